@@ -1,0 +1,157 @@
+//! Identifiers as types of their own, so that a session can never be passed where a message is meant.
+//!
+//! An id is an immutable shared string: cloning one costs a reference count, and every event, block and map key
+//! that names the same thing can share its bytes.
+
+use std::{borrow::Borrow, convert::Infallible, fmt, str::FromStr, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! string_id {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Wraps a string as it is; nothing is checked here.
+            pub fn new(id: impl Into<Arc<str>>) -> Self {
+                Self(id.into())
+            }
+
+            /// The id as the server writes it.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(id: &str) -> Self {
+                Self(id.into())
+            }
+        }
+
+        impl From<String> for $name {
+            fn from(id: String) -> Self {
+                Self(id.into())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Infallible;
+
+            fn from_str(id: &str) -> Result<Self, Infallible> {
+                Ok(Self(id.into()))
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+    )*};
+}
+
+string_id! {
+    /// A session on the server (`ses_…`).
+    SessionId;
+    /// A message in a session (`msg_…`).
+    MessageId;
+    /// A part of a message (`prt_…`).
+    PartId;
+    /// A tool call as the model's provider named it; may repeat within one session.
+    CallId;
+    /// A pending permission request or question (`per_…`, `que_…`).
+    RequestId;
+    /// A task of the embedding service.
+    TaskId;
+    /// A project of the embedding service.
+    ProjectId;
+    /// A block of a conversation.
+    BlockId;
+    /// What ties a tool's use, its result and a subagent's thread together; unique in a conversation tree.
+    ToolUseId;
+    /// A thread of a conversation: `main`, or the [`ToolUseId`] of the subagent whose thread it is.
+    ConversationId;
+}
+
+impl ConversationId {
+    /// The thread of the root session.
+    pub fn main() -> Self {
+        Self::new("main")
+    }
+
+    /// Whether this is the root session's thread.
+    pub fn is_main(&self) -> bool {
+        self.as_str() == "main"
+    }
+}
+
+impl From<&ToolUseId> for ConversationId {
+    fn from(id: &ToolUseId) -> Self {
+        Self(id.0.clone())
+    }
+}
+
+impl From<&ConversationId> for ToolUseId {
+    fn from(id: &ConversationId) -> Self {
+        Self(id.0.clone())
+    }
+}
+
+impl From<&PartId> for ToolUseId {
+    fn from(id: &PartId) -> Self {
+        Self(id.0.clone())
+    }
+}
+
+impl From<&PartId> for BlockId {
+    fn from(id: &PartId) -> Self {
+        Self(id.0.clone())
+    }
+}
+
+impl From<&MessageId> for BlockId {
+    fn from(id: &MessageId) -> Self {
+        Self(id.0.clone())
+    }
+}
+
+impl From<&ToolUseId> for BlockId {
+    fn from(id: &ToolUseId) -> Self {
+        Self(id.0.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_plain_strings_in_json() {
+        let id: SessionId = serde_json::from_str(r#""ses_1""#).unwrap();
+        assert_eq!(id, SessionId::new("ses_1"));
+        assert_eq!(serde_json::to_string(&id).unwrap(), r#""ses_1""#);
+        assert_eq!(format!("{id} {id:?}"), r#"ses_1 "ses_1""#);
+    }
+}
