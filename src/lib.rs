@@ -1,6 +1,8 @@
 //! Runs coding tasks on `OpenCode` and tells the truth about how they ended.
 
 mod ids;
+#[cfg(feature = "test-util")]
+pub mod test_util;
 
 pub use ids::{
     BlockId, CallId, ConversationId, MessageId, PartId, ProjectId, RequestId, SessionId, TaskId, ToolUseId,
