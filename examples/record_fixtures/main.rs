@@ -8,6 +8,7 @@
 
 #[path = "../../tests/support/model.rs"]
 mod model;
+mod play;
 #[path = "../../tests/support/real.rs"]
 mod real;
 mod scenarios;
@@ -59,6 +60,6 @@ async fn main() {
 async fn record(scenario: &Scenario, executable: &Path, directory: &Path) {
     println!("{}", directory.display());
     let mut stage = Stage::set(scenario, executable).await;
-    scenarios::play(scenario.name, &mut stage).await;
+    play::play(scenario.name, &mut stage).await;
     stage.save(scenario, directory).await;
 }

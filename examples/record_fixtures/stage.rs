@@ -133,7 +133,16 @@ impl Stage {
     }
 
     pub(crate) async fn prompt_session(&mut self, session: &str, parts: Value) {
-        let body = json!({"parts": parts});
+        self.send(session, json!({"parts": parts})).await;
+    }
+
+    /// Sends a prompt with more than parts.
+    pub(crate) async fn prompt_body(&mut self, body: Value) {
+        let root = self.root.clone();
+        self.send(&root, body).await;
+    }
+
+    async fn send(&mut self, session: &str, body: Value) {
         self.server
             .post(&format!("/session/{session}/prompt_async"), &body)
             .await;
@@ -152,6 +161,11 @@ impl Stage {
         let status = request.send().await.expect("a response").status();
         assert!(status.is_success(), "DELETE {path}: {status}");
         self.log.push(json!({"delete": path}));
+    }
+
+    /// The path of a file in the project.
+    pub(crate) fn file(&self, name: &str) -> String {
+        self.server.project(0).join(name).display().to_string()
     }
 
     pub(crate) fn note(&mut self, what: &str) {
@@ -189,6 +203,12 @@ impl Stage {
             properties["sessionID"] == root.as_str()
         })
         .await;
+    }
+
+    /// Waits until the root's turn is over, tail and all.
+    pub(crate) async fn settle(&mut self) {
+        self.idle().await;
+        self.quiet().await;
     }
 
     /// Waits until a part fits: `message.part.updated` carries it whole.

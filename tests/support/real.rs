@@ -157,8 +157,13 @@ impl RealServer {
             make_project(&project_path(home.path(), index), &options).await;
         }
         let (process, output, url) = launch(&options, home.path(), 0).await;
-        // A proxy of the environment must not see loopback traffic.
-        let client = Client::builder().no_proxy().build().expect("build a client");
+        // A proxy of the environment must not see loopback traffic, and a connection kept from before a restart on
+        // the same port would fail the next request.
+        let client = Client::builder()
+            .no_proxy()
+            .pool_max_idle_per_host(0)
+            .build()
+            .expect("build a client");
         Self {
             options,
             home,
