@@ -7,6 +7,7 @@ mod observe;
 #[cfg(feature = "test-util")]
 pub mod test_util;
 mod time;
+mod transcript;
 pub mod wire;
 
 pub use conversation::{
@@ -21,3 +22,7 @@ pub use ids::{
 };
 pub use observe::{Observed, SessionTree, Snapshot, message_signature};
 pub use time::{InvalidTimestamp, Millis, Timestamp};
+pub use transcript::{
+    Architecture, Malformed, OpenCodeFormat, OpenCodeOptions, Transcript, TranscriptError, parse_opencode,
+    parse_transcript,
+};

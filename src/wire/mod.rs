@@ -9,6 +9,7 @@
 
 mod decode;
 mod event;
+mod export;
 mod message;
 mod part;
 mod request;
@@ -19,6 +20,7 @@ pub use event::{
     EventPayload, PartDelta, PermissionReply, PermissionRequest, Question, QuestionOption, QuestionRequest,
     ServerEvent, ToolReference,
 };
+pub use export::SessionExport;
 pub use message::{
     AssistantMessage, Message, MessageError, MessageInfo, MessageTime, ModelRef, TokenCache, Tokens,
     UnknownMessage, UserMessage,
