@@ -1,3 +1,5 @@
 //! Behaviour, one module each, in one binary so that it links once.
 
 mod fixtures_parity;
+mod laws_fold;
+mod laws_model;
