@@ -3,6 +3,7 @@
 mod conversation;
 pub mod convert;
 mod ids;
+pub mod markdown;
 mod observe;
 #[cfg(feature = "test-util")]
 pub mod test_util;

@@ -240,7 +240,7 @@ wire_struct! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         snapshot: Option<String>,
         /// What it cost.
-        #[serde(default)]
+        #[serde(default, serialize_with = "super::number::write")]
         cost: f64,
         /// What it used.
         #[serde(default)]
