@@ -236,6 +236,7 @@ impl ServerEvent {
     pub fn from_json(json: &str) -> Result<Self, DecodeError> {
         /// On the global stream everything else is inside `payload`.
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct Envelope<'a> {
             #[serde(default)]
             id: Option<String>,
@@ -249,6 +250,7 @@ impl ServerEvent {
             payload: Option<&'a RawValue>,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct Tagged<'a> {
             #[serde(borrow, rename = "type")]
             kind: Cow<'a, str>,
@@ -276,11 +278,13 @@ impl ServerEvent {
 impl EventPayload {
     fn decode(kind: &str, place: Place<'_>, json: &str) -> Result<Self, DecodeError> {
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct WithInfo<'a> {
             #[serde(borrow)]
             info: &'a RawValue,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct WithPart<'a> {
             #[serde(borrow)]
             part: &'a RawValue,
@@ -288,11 +292,13 @@ impl EventPayload {
             delta: Option<String>,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct OfSession {
             #[serde(rename = "sessionID")]
             session: SessionId,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct OfMessage {
             #[serde(rename = "sessionID")]
             session: SessionId,
@@ -300,6 +306,7 @@ impl EventPayload {
             message: MessageId,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct OfPart {
             #[serde(flatten)]
             of: OfMessage,
@@ -307,6 +314,7 @@ impl EventPayload {
             part: PartId,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct OfRequest {
             #[serde(rename = "sessionID")]
             session: SessionId,
@@ -314,12 +322,14 @@ impl EventPayload {
             request: RequestId,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct Status {
             #[serde(rename = "sessionID")]
             session_id: SessionId,
             status: SessionStatus,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct Failure {
             #[serde(rename = "sessionID", default)]
             session_id: Option<SessionId>,
@@ -327,6 +337,7 @@ impl EventPayload {
             error: Option<MessageError>,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct Disposed {
             #[serde(default)]
             directory: String,

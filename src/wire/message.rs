@@ -252,11 +252,13 @@ impl MessageInfo {
 
     pub(super) fn decode(place: Place<'_>, json: &str) -> Result<Self, DecodeError> {
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct Head<'a> {
             #[serde(borrow)]
             role: Cow<'a, str>,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct Rest {
             id: MessageId,
             #[serde(rename = "sessionID")]
@@ -317,6 +319,7 @@ impl Message {
         malformed: &mut Vec<DecodeError>,
     ) -> Result<Self, DecodeError> {
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct Raw<'a> {
             #[serde(borrow)]
             info: &'a RawValue,

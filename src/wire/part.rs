@@ -381,6 +381,7 @@ fn session_in_text(text: &str) -> Option<SessionId> {
 
 /// What all parts have in common.
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct Head<'a> {
     id: PartId,
     #[serde(rename = "sessionID")]

@@ -245,7 +245,7 @@ fn a_bad_message_does_not_sink_the_list() {
     let secret = r#"[{"info":"my secret prompt"}]"#;
     let error = Message::list_from_json(secret).unwrap().malformed.remove(0);
     let cause = std::error::Error::source(&error).unwrap();
-    assert_eq!(cause.to_string(), "invalid type: string, expected struct Head at line 1 column 18");
+    assert_eq!(cause.to_string(), "invalid type: string, expected an object at line 1 column 18");
     assert!(!format!("{error} {error:?}").contains("secret"));
     assert!(error.snippet().contains("secret"));
 }

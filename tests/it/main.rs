@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken test rig should stop the test")]
 
+mod core_observe;
 mod core_wire;
 mod fixtures_parity;
 mod laws_fold;
