@@ -157,8 +157,8 @@ impl SessionLog {
             } else {
                 self.early.retain(|early| early != id);
                 self.active.insert(id.clone());
-                // Something new happens, so the last thing the server said about the session no longer holds.
-                self.idle = false;
+                // A new step runs, so the last thing the server said about the session no longer holds.
+                self.idle &= !is_incomplete;
             }
             self.order.insert(place);
         }
@@ -168,7 +168,10 @@ impl SessionLog {
             self.incomplete.remove(id);
         }
         self.changed(id, effects);
-        self.rest_if_idle(effects);
+        // A new prompt is not at rest: it is about to be answered.
+        if info.as_assistant().is_some() {
+            self.rest_if_idle(effects);
+        }
     }
 
     pub(super) fn see_part(
