@@ -4,6 +4,7 @@ mod ids;
 #[cfg(feature = "test-util")]
 pub mod test_util;
 mod time;
+pub mod turn;
 pub mod wire;
 
 pub use ids::{
