@@ -1,5 +1,7 @@
 //! Runs coding tasks on `OpenCode` and tells the truth about how they ended.
 
+#[cfg(feature = "client")]
+mod client;
 mod ids;
 #[cfg(feature = "test-util")]
 pub mod test_util;
