@@ -2,12 +2,20 @@
 
 #[cfg(feature = "client")]
 mod client;
+mod error;
 mod ids;
 #[cfg(feature = "test-util")]
 pub mod test_util;
 mod time;
 pub mod wire;
 
+#[cfg(feature = "client")]
+pub use client::{
+    ApiError, ApiErrorKind, ClientBuilder, ClientStatistics, Cursor, Delivery, Directory, DirectoryClient,
+    FeedLoss, FeedOptions, FeedSignal, GoneReason, MessageList, MessagePage, Method, OpenCodeClient,
+    RawAnswer, RawRequest, ResyncReason, ServerAnswer, SessionFilter, Subscription,
+};
+pub use error::InvalidInput;
 pub use ids::{
     BlockId, CallId, ConversationId, MessageId, PartId, ProjectId, RequestId, SessionId, TaskId, ToolUseId,
 };

@@ -31,10 +31,7 @@ const KEEP_CAPACITY: usize = 64 * 1024;
 impl EventDecoder {
     /// A decoder for one connection, whose events may have `limit` bytes of data.
     pub(crate) fn new(limit: NonZeroUsize) -> Self {
-        Self {
-            decoder: SseDecoder::with_limit(limit),
-            limit,
-        }
+        Self { decoder: SseDecoder::with_limit(limit), limit }
     }
 
     /// The next complete event in `chunk`, of which its bytes are taken; `None` when the chunk is used up.
@@ -53,9 +50,7 @@ impl EventDecoder {
                 }
                 Ok(SseEvent::Retry(_)) => {}
                 Err(_) => {
-                    return Some(Err(EventTooLarge {
-                        limit: self.limit.get(),
-                    }));
+                    return Some(Err(EventTooLarge { limit: self.limit.get() }));
                 }
             }
         }

@@ -30,21 +30,13 @@ fn line_ends_comments_marks_and_multiple_lines_are_understood() {
         (b"\xef\xbb\xbfdata: a\n\n", &["a"]),
         (b": hello\n\ndata: a\n: in between\ndata: b\n\n", &["a\nb"]),
         (b"event: x\nid: 7\nretry: 10\nunknown: 1\ndata: a\n\n", &["a"]),
-        (
-            b"data: {\"text\":\"caf\xc3\xa9\"}\n\n",
-            &["{\"text\":\"caf\u{e9}\"}"],
-        ),
+        (b"data: {\"text\":\"caf\xc3\xa9\"}\n\n", &["{\"text\":\"caf\u{e9}\"}"]),
         (b"data: a\xffb\n\ndata: c\n\n", &["a\u{fffd}b", "c"]),
         (b"data\n\ndata: a\n\n", &["", "a"]),
         (b"data: unfinished\n", &[]),
     ];
     for (bytes, expected) in rows {
-        assert_eq!(
-            decode(LIMIT, [*bytes]),
-            some(expected),
-            "{}",
-            String::from_utf8_lossy(bytes)
-        );
+        assert_eq!(decode(LIMIT, [*bytes]), some(expected), "{}", String::from_utf8_lossy(bytes));
     }
 }
 
