@@ -4,6 +4,8 @@
 mod client;
 mod error;
 mod ids;
+#[cfg(feature = "client")]
+mod server;
 #[cfg(feature = "test-util")]
 pub mod test_util;
 mod time;
@@ -19,4 +21,6 @@ pub use error::InvalidInput;
 pub use ids::{
     BlockId, CallId, ConversationId, MessageId, PartId, ProjectId, RequestId, SessionId, TaskId, ToolUseId,
 };
+#[cfg(feature = "client")]
+pub use server::{LaunchError, LaunchOptions, OpenCodeServer, RestartPolicy, ServerExit, ServerState};
 pub use time::{InvalidTimestamp, Millis, Timestamp};

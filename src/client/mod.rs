@@ -33,7 +33,10 @@ use http::{Call, Endpoint, Http};
 use options::HttpOptions;
 use stats::Counters;
 
-use crate::wire::{self, Health};
+use crate::{
+    error::InvalidInput,
+    wire::{self, Health},
+};
 
 /// A handle on one server; clones share its connections.
 ///
@@ -167,8 +170,10 @@ impl OpenCodeClient {
         &self.shared.feeds
     }
 
-    pub(crate) fn endpoint(&self) -> &Endpoint {
-        self.http().endpoint()
+    /// Sends further requests to another address: a managed server was restarted.
+    pub(crate) fn move_to(&self, base_url: &str) -> Result<(), InvalidInput> {
+        self.http().endpoint().set(options::parse_base_url(base_url)?);
+        Ok(())
     }
 }
 
