@@ -40,18 +40,9 @@ async fn main() {
         }
     }
     for executable in old {
-        for scenario in scenarios::ALL
-            .iter()
-            .filter(|scenario| scenario.basic)
-            .filter(chosen)
-        {
+        for scenario in scenarios::ALL.iter().filter(|scenario| scenario.basic).filter(chosen) {
             let version = Stage::version_of(&executable).await;
-            record(
-                scenario,
-                &executable,
-                &out.join(format!("v{version}-{}", scenario.name)),
-            )
-            .await;
+            record(scenario, &executable, &out.join(format!("v{version}-{}", scenario.name))).await;
         }
     }
 }

@@ -1,9 +1,6 @@
 //! One scenario's server, model and event recorder, and the verbs a scenario is written in.
 
-#![expect(
-    clippy::expect_used,
-    reason = "a recording that cannot be made should stop the recorder"
-)]
+#![expect(clippy::expect_used, reason = "a recording that cannot be made should stop the recorder")]
 
 use std::{cmp::Reverse, fs, path::Path, time::Duration};
 
@@ -43,12 +40,8 @@ impl Stage {
         // It must not touch the HOME of whoever records.
         let home = tempfile::tempdir().expect("make a HOME");
         let mut command = Command::new(executable);
-        let output = command
-            .arg("--version")
-            .env("HOME", home.path())
-            .output()
-            .await
-            .expect("ask the version");
+        let output =
+            command.arg("--version").env("HOME", home.path()).output().await.expect("ask the version");
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
@@ -82,13 +75,8 @@ impl Stage {
         let session = self.server.post("/session", &json!({"title": "warm up"})).await;
         let id = session["id"].as_str().expect("a session id").to_owned();
         let body = json!({"parts": [{"type": "text", "text": "warm up"}]});
-        self.server
-            .post(&format!("/session/{id}/prompt_async"), &body)
-            .await;
-        self.wait_for("session.idle", |properties| {
-            properties["sessionID"] == id.as_str()
-        })
-        .await;
+        self.server.post(&format!("/session/{id}/prompt_async"), &body).await;
+        self.wait_for("session.idle", |properties| properties["sessionID"] == id.as_str()).await;
         self.quiet().await;
         self.reader.shutdown().await;
         self.lines.send_modify(Vec::clear);
@@ -97,12 +85,7 @@ impl Stage {
 
     /// Opens the event stream and waits for its greeting.
     pub(crate) async fn listen(&mut self) {
-        let response = self
-            .server
-            .request(Method::GET, "/event")
-            .send()
-            .await
-            .expect("open the stream");
+        let response = self.server.request(Method::GET, "/event").send().await.expect("open the stream");
         self.reader.spawn(read_lines(response, self.lines.clone()));
         self.wait_for("server.connected", |_| true).await;
     }
@@ -143,9 +126,7 @@ impl Stage {
     }
 
     async fn send(&mut self, session: &str, body: Value) {
-        self.server
-            .post(&format!("/session/{session}/prompt_async"), &body)
-            .await;
+        self.server.post(&format!("/session/{session}/prompt_async"), &body).await;
         self.log.push(json!({"prompt": body}));
     }
 
@@ -199,10 +180,7 @@ impl Stage {
     /// Waits until the root goes idle, once for each call.
     pub(crate) async fn idle(&mut self) {
         let root = self.root.clone();
-        self.wait_for("session.idle", |properties| {
-            properties["sessionID"] == root.as_str()
-        })
-        .await;
+        self.wait_for("session.idle", |properties| properties["sessionID"] == root.as_str()).await;
     }
 
     /// Waits until the root's turn is over, tail and all.
@@ -213,28 +191,16 @@ impl Stage {
 
     /// Waits until a part fits: `message.part.updated` carries it whole.
     pub(crate) async fn part(&mut self, fits: impl Fn(&Value) -> bool) -> Value {
-        self.wait_for("message.part.updated", |properties| fits(&properties["part"]))
-            .await["part"]
-            .clone()
+        self.wait_for("message.part.updated", |properties| fits(&properties["part"])).await["part"].clone()
     }
 
     /// Waits until nothing but heartbeats has come for a while.
     pub(crate) async fn quiet(&mut self) {
         let mut lines = self.lines.subscribe();
         loop {
-            let before = lines
-                .borrow_and_update()
-                .iter()
-                .filter(|line| !line.contains("heartbeat"))
-                .count();
+            let before = lines.borrow_and_update().iter().filter(|line| !line.contains("heartbeat")).count();
             tokio::time::sleep(QUIET).await;
-            if before
-                == lines
-                    .borrow()
-                    .iter()
-                    .filter(|line| !line.contains("heartbeat"))
-                    .count()
-            {
+            if before == lines.borrow().iter().filter(|line| !line.contains("heartbeat")).count() {
                 break;
             }
         }
@@ -245,8 +211,7 @@ impl Stage {
     pub(crate) async fn crash_and_restart(&mut self) {
         self.server.kill().await;
         while self.reader.join_next().await.is_some() {}
-        self.lines
-            .send_modify(|lines| lines.push(": the server was killed here and started again".into()));
+        self.lines.send_modify(|lines| lines.push(": the server was killed here and started again".into()));
         self.server.restart().await;
         self.note("kill -9, start again, listen again");
         self.listen().await;
@@ -266,11 +231,7 @@ impl Stage {
         let mut open = vec![self.root.clone()];
         while let Some(id) = open.pop() {
             let number = sessions.len();
-            let name = if number == 0 {
-                "00-root.json".into()
-            } else {
-                format!("{number:02}-child.json")
-            };
+            let name = if number == 0 { "00-root.json".into() } else { format!("{number:02}-child.json") };
             let messages = self.raw(&format!("/session/{id}/message")).await;
             self.write(&directory.join("messages").join(name), &one_per_line(&messages));
             sessions.push(self.raw(&format!("/session/{id}")).await);
@@ -278,16 +239,9 @@ impl Stage {
             let mut children = children.as_array().expect("a list of children").clone();
             // The newest is pushed first: the oldest comes next, each with its own children before its sibling.
             children.sort_by_key(|child| Reverse(child["time"]["created"].as_u64()));
-            open.extend(
-                children
-                    .iter()
-                    .filter_map(|child| Some(child["id"].as_str()?.to_owned())),
-            );
+            open.extend(children.iter().filter_map(|child| Some(child["id"].as_str()?.to_owned())));
         }
-        self.write(
-            &directory.join("sessions.json"),
-            &one_per_line(&format!("[{}]", sessions.join(","))),
-        );
+        self.write(&directory.join("sessions.json"), &one_per_line(&format!("[{}]", sessions.join(","))));
         if scenario.export {
             let export = self.server.run(&["export", &self.root]).await;
             self.write(&directory.join("export.json"), &export);
@@ -303,13 +257,7 @@ impl Stage {
 
     async fn raw(&self, path: &str) -> String {
         let request = self.server.request(Method::GET, path).timeout(EVENT_LIMIT);
-        request
-            .send()
-            .await
-            .expect("a response")
-            .text()
-            .await
-            .expect("a body")
+        request.send().await.expect("a response").text().await.expect("a body")
     }
 
     /// Writes text without a trace of this machine.
@@ -324,12 +272,7 @@ impl Stage {
 
     fn last_lines(&self) -> Vec<String> {
         let lines = self.lines.borrow();
-        lines
-            .iter()
-            .rev()
-            .take(6)
-            .map(|line| line.chars().take(300).collect())
-            .collect()
+        lines.iter().rev().take(6).map(|line| line.chars().take(300).collect()).collect()
     }
 }
 
@@ -355,9 +298,7 @@ async fn read_lines(response: Response, lines: watch::Sender<Vec<String>>) {
 }
 
 fn event(line: &str) -> Value {
-    line.strip_prefix("data:")
-        .and_then(|data| serde_json::from_str(data).ok())
-        .unwrap_or_default()
+    line.strip_prefix("data:").and_then(|data| serde_json::from_str(data).ok()).unwrap_or_default()
 }
 
 /// A JSON list as the server wrote it, but with a line for each element.

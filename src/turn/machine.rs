@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    Action, Activity, Delivery, Ended, Facts, Goal, Input, Limit, Read, SubmitFailure, TimeoutAction,
-    TreeStatus, WaitOptions,
+    Action, Activity, Delivery, Ended, Facts, Goal, Input, Limit, Read, TimeoutAction, TreeStatus,
+    WaitOptions,
 };
 use crate::{
     ids::{RequestId, SessionId},
@@ -53,7 +53,7 @@ enum Phase {
     /// A submission is under way. Left when it is answered, or the message is seen.
     Submitting,
     /// A submission failed without a verdict. Left at `retry_at`, once a read has shown that the message is not there.
-    Resolving { failure: SubmitFailure, retry_at: Duration, absent: bool },
+    Resolving { retry_at: Duration, absent: bool },
     /// The server has the prompt. Left by a conclusion.
     Waiting,
     /// A conclusion was drawn; the abort is under way. Left when it is done.
@@ -203,7 +203,7 @@ impl Turn {
         match &self.phase {
             Phase::Finished => return None,
             Phase::Opening => wakeups.push(self.started_at + STREAM_PATIENCE),
-            Phase::Resolving { retry_at, absent: true, .. } => wakeups.push(*retry_at),
+            Phase::Resolving { retry_at, absent: true } => wakeups.push(*retry_at),
             Phase::Resolving { absent: false, .. }
             | Phase::Submitting
             | Phase::Waiting
@@ -307,9 +307,9 @@ impl Turn {
         }
     }
 
-    fn submitted(&mut self, now: Duration, answer: Result<(), SubmitFailure>, actions: &mut Vec<Action>) {
-        match answer {
-            Ok(()) => {
+    fn submitted(&mut self, now: Duration, delivery: Delivery, actions: &mut Vec<Action>) {
+        match delivery {
+            Delivery::Accepted | Delivery::Started => {
                 self.delivery = self.delivery.max(Delivery::Accepted);
                 self.last_progress = now;
                 self.last_heard = now;
@@ -317,26 +317,22 @@ impl Turn {
                     self.phase = Phase::Waiting;
                 }
             }
-            Err(failure) if self.phase == Phase::Submitting => match failure {
-                SubmitFailure::Rejected => {
-                    self.delivery = Delivery::Rejected;
-                    self.finish(Ended::NotDelivered(failure), actions);
-                }
-                SubmitFailure::NotSent | SubmitFailure::Unclear => {
-                    if failure == SubmitFailure::Unclear {
-                        self.delivery = Delivery::Unknown;
-                    }
-                    let pause = RESUBMIT_PAUSE * 2_u32.saturating_pow(self.submissions - 1);
-                    // A prompt that never left cannot be there.
-                    let absent = self.delivery == Delivery::NotSent;
-                    self.phase = Phase::Resolving { failure, retry_at: now + pause, absent };
-                    if !absent {
-                        self.want(Read { messages: true, ..Read::default() });
-                    }
-                }
-            },
             // A failed kick shows itself: the session stays as it is, and the next one is due in its time.
-            Err(_) => {}
+            _ if self.phase != Phase::Submitting => {}
+            Delivery::Rejected => {
+                self.delivery = delivery;
+                self.finish(Ended::NotDelivered(delivery), actions);
+            }
+            Delivery::NotSent | Delivery::Unknown => {
+                self.delivery = self.delivery.max(delivery);
+                // What never left cannot be there; for anything else the session must be read first.
+                let absent = self.delivery == Delivery::NotSent;
+                if !absent {
+                    self.want(Read { messages: true, ..Read::default() });
+                }
+                let pause = RESUBMIT_PAUSE * 2_u32.saturating_pow(self.submissions - 1);
+                self.phase = Phase::Resolving { retry_at: now + pause, absent };
+            }
         }
     }
 
@@ -398,11 +394,10 @@ impl Turn {
         match &self.phase {
             Phase::Finished | Phase::Aborting(_) | Phase::Submitting => {}
             Phase::Opening => self.open(now, actions),
-            Phase::Resolving { failure, retry_at, absent } => {
+            Phase::Resolving { retry_at, absent } => {
                 if *absent && now >= *retry_at {
                     if self.submissions > MAX_RESUBMITS {
-                        let failure = *failure;
-                        self.finish(Ended::NotDelivered(failure), actions);
+                        self.finish(Ended::NotDelivered(self.delivery), actions);
                     } else {
                         self.submit(Phase::Submitting, actions);
                     }

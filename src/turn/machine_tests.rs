@@ -25,7 +25,7 @@ impl Bench {
     fn accepted() -> Self {
         let mut bench = Self::new(Goal::Answer, WaitOptions::default());
         assert_eq!(bench.input(Input::StreamOpened), [Action::Submit]);
-        assert_eq!(bench.input(Input::Submitted(Ok(()))), []);
+        assert_eq!(bench.input(Input::Submitted(Delivery::Accepted)), []);
         bench
     }
 
@@ -155,7 +155,7 @@ fn a_lost_prompt_is_submitted_again_a_bounded_number_of_times() {
         assert_eq!(bench.wait(6 * SECOND), [read(true, true, false)]);
         assert_eq!(bench.read(Activity::Idle), [Action::Submit]);
         assert_eq!(bench.turn.kicks(), kick);
-        bench.input(Input::Submitted(Ok(())));
+        bench.input(Input::Submitted(Delivery::Accepted));
     }
     assert_eq!(bench.wait(6 * SECOND), [read(true, true, false)]);
     assert_eq!(bench.read(Activity::Idle), finish(Ended::NotStarted { error: None }));
@@ -180,7 +180,7 @@ fn an_error_without_an_answer_is_believed_the_second_time() {
     bench.input(Input::SessionError(error("UnknownError")));
     assert_eq!(bench.wait(SECOND), [read(true, true, false)]);
     assert_eq!(bench.read(Activity::Idle), [Action::Submit]);
-    bench.input(Input::Submitted(Ok(())));
+    bench.input(Input::Submitted(Delivery::Accepted));
     bench.input(Input::SessionError(error("UnknownError")));
     assert_eq!(bench.wait(2 * SECOND), [read(true, true, false)]);
     let error = Some(error("UnknownError"));
@@ -209,7 +209,7 @@ fn a_prompt_with_a_newer_one_behind_it_is_not_submitted_again() {
 fn an_unclear_submission_is_read_then_repeated() {
     let mut bench = Bench::new(Goal::Answer, WaitOptions::default());
     bench.input(Input::StreamOpened);
-    let unclear = Input::Submitted(Err(SubmitFailure::Unclear));
+    let unclear = Input::Submitted(Delivery::Unknown);
     assert_eq!(bench.input(unclear.clone()), [read(true, false, false)]);
     assert_eq!(bench.turn.delivery(), Delivery::Unknown);
     assert_eq!(bench.input(Input::ReadDone { status: None, progress: false }), []);
@@ -225,7 +225,7 @@ fn an_unclear_submission_is_read_then_repeated() {
 fn an_unclear_submission_is_never_repeated_unread() {
     let mut bench = Bench::new(Goal::Answer, WaitOptions::default());
     bench.input(Input::StreamOpened);
-    bench.input(Input::Submitted(Err(SubmitFailure::Unclear)));
+    bench.input(Input::Submitted(Delivery::Unknown));
     bench.input(Input::ReadFailed);
     let mut reads = 1;
     while bench.wait(60 * SECOND) != [Action::Abort] {
@@ -246,14 +246,14 @@ fn a_server_that_is_away_gets_a_few_tries() {
     bench.input(Input::StreamLost);
     let mut submissions = 1;
     let ended = loop {
-        bench.input(Input::Submitted(Err(SubmitFailure::NotSent)));
+        bench.input(Input::Submitted(Delivery::NotSent));
         match bench.wait(60 * SECOND).as_slice() {
             [Action::Submit] => submissions += 1,
             other => break other.to_vec(),
         }
     };
     assert_eq!(submissions, 6);
-    assert_eq!(ended, finish(Ended::NotDelivered(SubmitFailure::NotSent)));
+    assert_eq!(ended, finish(Ended::NotDelivered(Delivery::NotSent)));
     assert_eq!(bench.turn.delivery(), Delivery::NotSent);
 }
 
@@ -261,8 +261,8 @@ fn a_server_that_is_away_gets_a_few_tries() {
 fn a_refused_submission_is_final() {
     let mut bench = Bench::new(Goal::Answer, WaitOptions::default());
     bench.input(Input::StreamOpened);
-    let refused = bench.input(Input::Submitted(Err(SubmitFailure::Rejected)));
-    assert_eq!(refused, finish(Ended::NotDelivered(SubmitFailure::Rejected)));
+    let refused = bench.input(Input::Submitted(Delivery::Rejected));
+    assert_eq!(refused, finish(Ended::NotDelivered(Delivery::Rejected)));
     assert_eq!(bench.turn.delivery(), Delivery::Rejected);
 }
 
@@ -272,7 +272,7 @@ fn a_message_seen_before_its_answer_counts_as_accepted() {
     bench.input(Input::StreamOpened);
     bench.observed(EXISTS);
     assert_eq!(bench.turn.delivery(), Delivery::Accepted);
-    assert_eq!(bench.input(Input::Submitted(Err(SubmitFailure::Unclear))), []);
+    assert_eq!(bench.input(Input::Submitted(Delivery::Unknown)), []);
     assert_eq!(bench.turn.delivery(), Delivery::Accepted);
 }
 
@@ -281,7 +281,7 @@ fn without_a_stream_the_prompt_goes_out_and_the_session_is_polled() {
     let mut bench = Bench::new(Goal::Answer, WaitOptions::default());
     assert_eq!(bench.wait(9 * SECOND), []);
     assert_eq!(bench.wait(2 * SECOND), [Action::Submit]);
-    assert_eq!(bench.input(Input::Submitted(Ok(()))), [read(true, true, false)]);
+    assert_eq!(bench.input(Input::Submitted(Delivery::Accepted)), [read(true, true, false)]);
     bench.facts = RUNNING;
     assert_eq!(bench.read(Activity::Busy), []);
     assert_eq!(bench.wait(2 * SECOND), [read(true, true, false)]);
@@ -356,7 +356,7 @@ fn the_clocks_stand_still_while_a_human_is_asked() {
     let mut bench = Bench::accepted();
     bench.turn = Turn::new(Goal::Answer, WaitOptions::default().deadline(100 * SECOND), bench.now);
     bench.input(Input::StreamOpened);
-    bench.input(Input::Submitted(Ok(())));
+    bench.input(Input::Submitted(Delivery::Accepted));
     bench.status(Activity::Busy);
     bench.observed(RUNNING);
     let request = RequestId::new("per_1");

@@ -17,7 +17,7 @@ mod protocol;
 pub use facts::Facts;
 pub use limits::{Limit, TimeoutAction, WaitOptions};
 pub use machine::Turn;
-pub use protocol::{Action, Activity, Delivery, Ended, Goal, Input, Read, Stop, SubmitFailure, TreeStatus};
+pub use protocol::{Action, Activity, Delivery, Ended, Goal, Input, Read, Stop, TreeStatus};
 
 #[cfg(test)]
 mod machine_tests;

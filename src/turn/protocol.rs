@@ -56,18 +56,6 @@ pub enum Delivery {
     Started,
 }
 
-/// Why a submission did not succeed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SubmitFailure {
-    /// It never left.
-    NotSent,
-    /// The server refused it.
-    Rejected,
-    /// It may have arrived.
-    Unclear,
-}
-
 /// Something happened.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -92,8 +80,8 @@ pub enum Input {
     SessionError(MessageError),
     /// The root session is gone.
     SessionGone,
-    /// A submission was answered.
-    Submitted(Result<(), SubmitFailure>),
+    /// A submission was answered, or failed: so much is known of it.
+    Submitted(Delivery),
     /// The read that was asked for has been made, and its messages have been merged.
     ReadDone {
         /// What the tree is doing, if that was asked for.
@@ -182,7 +170,7 @@ pub enum Ended {
         error: Option<MessageError>,
     },
     /// The prompt could not be delivered.
-    NotDelivered(SubmitFailure),
+    NotDelivered(Delivery),
     /// A limit ran out; the session was aborted unless the caller wanted otherwise.
     Limit(Limit),
     /// The session does not exist any more.

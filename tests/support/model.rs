@@ -5,10 +5,7 @@
 //! that holds a script; the step is the number of assistant messages after it, so the model needs no memory, and user
 //! messages that the server adds by itself (tool images, "continue" after a compaction) do not derail a script.
 
-#![allow(
-    dead_code,
-    reason = "each target that includes this module uses its own part of it"
-)]
+#![allow(dead_code, reason = "each target that includes this module uses its own part of it")]
 #![expect(clippy::expect_used, reason = "a broken test rig should stop the test")]
 
 use std::{
@@ -66,18 +63,12 @@ struct State {
 
 impl ScriptedModel {
     pub(crate) async fn start() -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0))
-            .await
-            .expect("bind the model's port");
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("bind the model's port");
         let port = listener.local_addr().expect("the model's address").port();
         let state = watch::Sender::new(State::default());
         let mut server = JoinSet::new();
         server.spawn(serve(listener, state.clone()));
-        Self {
-            base_url: format!("http://127.0.0.1:{port}/v1"),
-            state,
-            _server: server,
-        }
+        Self { base_url: format!("http://127.0.0.1:{port}/v1"), state, _server: server }
     }
 
     /// What a provider's `baseURL` should be.
@@ -111,13 +102,7 @@ impl ScriptedModel {
 
     /// Waits until `n` chat calls have arrived in all; a gated one counts as soon as it arrives.
     pub(crate) async fn wait_for_calls(&self, n: usize) {
-        let chats = |state: &State| {
-            state
-                .calls
-                .iter()
-                .filter(|call| call.kind == CallKind::Chat)
-                .count()
-        };
+        let chats = |state: &State| state.calls.iter().filter(|call| call.kind == CallKind::Chat).count();
         self.state
             .subscribe()
             .wait_for(|state| chats(state) >= n)
@@ -140,11 +125,7 @@ async fn serve(listener: TcpListener, state: watch::Sender<State>) {
         });
         connections.spawn(async move {
             // An error here is a client that went away, which scripts do on purpose.
-            drop(
-                http1::Builder::new()
-                    .serve_connection(TokioIo::new(socket), service)
-                    .await,
-            );
+            drop(http1::Builder::new().serve_connection(TokioIo::new(socket), service).await);
         });
         while connections.try_join_next().is_some() {}
     }
@@ -158,9 +139,7 @@ async fn answer(request: Request<Incoming>, state: &watch::Sender<State>) -> Res
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default()
         .to_owned();
-    let body = to_bytes(Body::new(request.into_body()), usize::MAX)
-        .await
-        .unwrap_or_default();
+    let body = to_bytes(Body::new(request.into_body()), usize::MAX).await.unwrap_or_default();
     let (call, script) = read_request(&serde_json::from_slice(&body).unwrap_or_default());
     let step = match call.kind {
         CallKind::Chat => pick_step(script, call.step),
@@ -184,10 +163,7 @@ async fn answer(request: Request<Incoming>, state: &watch::Sender<State>) -> Res
     let error = step.error.as_ref().filter(|error| {
         let mut fails = error.times == 0;
         state.send_modify(|state| {
-            let failures = state
-                .failures
-                .entry((session, call.prompt, call.step))
-                .or_default();
+            let failures = state.failures.entry((session, call.prompt, call.step)).or_default();
             *failures += 1;
             fails |= *failures <= error.times;
         });
@@ -224,35 +200,13 @@ fn read_request(body: &Value) -> (ModelCall, Option<Script>) {
     } else {
         CallKind::Chat
     };
-    let driver = users
-        .iter()
-        .rev()
-        .find_map(|(index, text)| Some((*index, text, Script::find(text)?)));
+    let driver = users.iter().rev().find_map(|(index, text)| Some((*index, text, Script::find(text)?)));
     match driver {
         Some((index, prompt, script)) => {
-            let step = messages[index..]
-                .iter()
-                .filter(|message| is(message, "assistant"))
-                .count();
-            (
-                ModelCall {
-                    kind,
-                    step,
-                    prompt: prompt.clone(),
-                    last_user,
-                },
-                Some(script),
-            )
+            let step = messages[index..].iter().filter(|message| is(message, "assistant")).count();
+            (ModelCall { kind, step, prompt: prompt.clone(), last_user }, Some(script))
         }
-        None => (
-            ModelCall {
-                kind,
-                step: 0,
-                prompt: last_user.clone(),
-                last_user,
-            },
-            None,
-        ),
+        None => (ModelCall { kind, step: 0, prompt: last_user.clone(), last_user }, None),
     }
 }
 
@@ -260,11 +214,9 @@ fn read_request(body: &Value) -> (ModelCall, Option<Script>) {
 fn text_of(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
-        Value::Array(parts) => parts
-            .iter()
-            .filter_map(|part| part["text"].as_str())
-            .collect::<Vec<_>>()
-            .join("\n"),
+        Value::Array(parts) => {
+            parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n")
+        }
         _ => String::new(),
     }
 }
@@ -276,22 +228,12 @@ fn pick_step(script: Option<Script>, index: usize) -> Step {
         return step;
     };
     let last = script.steps.last().filter(|_| script.repeat_last);
-    script
-        .steps
-        .get(index)
-        .or(last)
-        .cloned()
-        .unwrap_or_else(|| Step::text("(script over) done."))
+    script.steps.get(index).or(last).cloned().unwrap_or_else(|| Step::text("(script over) done."))
 }
 
 async fn wait_at_gate(state: &watch::Sender<State>, gate: &str) {
     // The sender is alive as long as this borrow of it.
-    drop(
-        state
-            .subscribe()
-            .wait_for(|state| state.open_gates.contains(gate))
-            .await,
-    );
+    drop(state.subscribe().wait_for(|state| state.open_gates.contains(gate)).await);
 }
 
 fn error_body(error: &ProviderError) -> Value {
@@ -300,15 +242,11 @@ fn error_body(error: &ProviderError) -> Value {
 }
 
 fn error_response(error: &ProviderError) -> Response {
-    let mut response = Response::builder()
-        .status(error.status)
-        .header("content-type", "application/json");
+    let mut response = Response::builder().status(error.status).header("content-type", "application/json");
     for (name, value) in &error.headers {
         response = response.header(name, value);
     }
-    response
-        .body(Body::from(error_body(error).to_string()))
-        .expect("a valid scripted error")
+    response.body(Body::from(error_body(error).to_string())).expect("a valid scripted error")
 }
 
 /// Something the response does while it streams.
@@ -324,9 +262,7 @@ fn stream_response(
     call_number: usize,
     state: &watch::Sender<State>,
 ) -> Response {
-    let mut beats: Vec<Beat> = content_deltas(step)
-        .map(|delta| Beat::Chunk(chunk(&delta, None)))
-        .collect();
+    let mut beats: Vec<Beat> = content_deltas(step).map(|delta| Beat::Chunk(chunk(&delta, None))).collect();
     if let Some(gate) = &step.gate_middle {
         beats.insert(beats.len() / 2, Beat::Gate(gate.clone()));
     }
@@ -334,15 +270,8 @@ fn stream_response(
         beats.push(Beat::Chunk(error_body(error)));
     } else if !step.drop {
         beats.extend(tool_deltas(step, call_number).map(|delta| Beat::Chunk(chunk(&delta, None))));
-        let default_finish = if step.tools.is_empty() {
-            "stop"
-        } else {
-            "tool_calls"
-        };
-        beats.push(Beat::Chunk(chunk(
-            &json!({}),
-            Some(step.finish.as_deref().unwrap_or(default_finish)),
-        )));
+        let default_finish = if step.tools.is_empty() { "stop" } else { "tool_calls" };
+        beats.push(Beat::Chunk(chunk(&json!({}), Some(step.finish.as_deref().unwrap_or(default_finish)))));
         let default_usage = || json!({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15});
         let mut usage = chunk(&json!({}), None);
         usage["choices"] = json!([]);
@@ -392,19 +321,15 @@ fn content_deltas(step: &Step) -> impl Iterator<Item = Value> {
 
 /// Words with the space after them; line breaks come alone, so that blank deltas occur.
 fn words_of(text: &str) -> impl Iterator<Item = &str> {
-    text.split_inclusive([' ', '\n'])
-        .flat_map(|word| match word.strip_suffix('\n') {
-            Some(rest) if !rest.is_empty() => vec![rest, "\n"],
-            _ => vec![word],
-        })
+    text.split_inclusive([' ', '\n']).flat_map(|word| match word.strip_suffix('\n') {
+        Some(rest) if !rest.is_empty() => vec![rest, "\n"],
+        _ => vec![word],
+    })
 }
 
 fn tool_deltas(step: &Step, call_number: usize) -> impl Iterator<Item = Value> {
     step.tools.iter().enumerate().flat_map(move |(index, tool)| {
-        let id = tool
-            .id
-            .clone()
-            .unwrap_or_else(|| format!("call_{call_number}_{index}"));
+        let id = tool.id.clone().unwrap_or_else(|| format!("call_{call_number}_{index}"));
         let function = json!({"name": tool.name, "arguments": ""});
         [
             json!({"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]}),

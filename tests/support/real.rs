@@ -1,9 +1,6 @@
 //! A real `opencode serve`, offline: its own HOME, its own projects, a scripted model as its provider.
 
-#![allow(
-    dead_code,
-    reason = "each target that includes this module uses its own part of it"
-)]
+#![allow(dead_code, reason = "each target that includes this module uses its own part of it")]
 #![expect(clippy::expect_used, reason = "a broken test rig should stop the test")]
 
 use std::{
@@ -116,11 +113,7 @@ impl RealOptions {
             .env("TMPDIR", home)
             .env("OPENCODE_DISABLE_MODELS_FETCH", "1")
             .env("OPENCODE_DISABLE_AUTOUPDATE", "1")
-            .envs(
-                self.password
-                    .iter()
-                    .map(|password| ("OPENCODE_SERVER_PASSWORD", password)),
-            )
+            .envs(self.password.iter().map(|password| ("OPENCODE_SERVER_PASSWORD", password)))
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .current_dir(directory)
             .stdin(Stdio::null())
@@ -149,29 +142,15 @@ impl RealServer {
 
     /// Makes HOME and projects, starts the server and returns once it answers.
     pub(crate) async fn start(options: RealOptions) -> Self {
-        let home = tempfile::Builder::new()
-            .prefix("conductor-")
-            .tempdir()
-            .expect("make a HOME");
+        let home = tempfile::Builder::new().prefix("conductor-").tempdir().expect("make a HOME");
         for index in 0..options.projects {
             make_project(&project_path(home.path(), index), &options).await;
         }
         let (process, output, url) = launch(&options, home.path(), 0).await;
         // A proxy of the environment must not see loopback traffic, and a connection kept from before a restart on
         // the same port would fail the next request.
-        let client = Client::builder()
-            .no_proxy()
-            .pool_max_idle_per_host(0)
-            .build()
-            .expect("build a client");
-        Self {
-            options,
-            home,
-            client,
-            process,
-            output,
-            url,
-        }
+        let client = Client::builder().no_proxy().pool_max_idle_per_host(0).build().expect("build a client");
+        Self { options, home, client, process, output, url }
     }
 
     /// The server's address without a trailing slash.
@@ -239,12 +218,7 @@ impl RealServer {
     /// Starts it again on the same HOME and the same port, killing it first if it still runs.
     pub(crate) async fn restart(&mut self) {
         self.kill().await;
-        let port = self
-            .url
-            .rsplit(':')
-            .next()
-            .and_then(|port| port.parse().ok())
-            .expect("a port");
+        let port = self.url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
         (self.process, self.output, self.url) = launch(&self.options, self.home.path(), port).await;
     }
 
@@ -276,11 +250,7 @@ async fn launch(
     let mut output = BufReader::new(process.stdout.take().expect("a piped stdout")).lines();
     let ready = async {
         let url = loop {
-            let line = output
-                .next_line()
-                .await
-                .expect("read stdout")
-                .expect("opencode keeps running");
+            let line = output.next_line().await.expect("read stdout").expect("opencode keeps running");
             if let Some((_, url)) = line.split_once("listening on ") {
                 break url.trim().trim_end_matches('/').to_owned();
             }
@@ -288,19 +258,13 @@ async fn launch(
         probe(&url).await;
         url
     };
-    let url = tokio::time::timeout(START_LIMIT, ready)
-        .await
-        .expect("opencode answers in time");
+    let url = tokio::time::timeout(START_LIMIT, ready).await.expect("opencode answers in time");
     (process, output, url)
 }
 
 /// Returns once the server answers anything at all; 401 is an answer.
 async fn probe(url: &str) {
-    let client = Client::builder()
-        .no_proxy()
-        .timeout(PROBE_LIMIT)
-        .build()
-        .expect("build a client");
+    let client = Client::builder().no_proxy().timeout(PROBE_LIMIT).build().expect("build a client");
     while client.get(format!("{url}/global/health")).send().await.is_err() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -310,42 +274,18 @@ async fn probe(url: &str) {
 async fn make_project(directory: &Path, options: &RealOptions) {
     fs::create_dir_all(directory).expect("make a project");
     fs::write(directory.join("notes.txt"), "one\ntwo\nthree\n").expect("write a file");
-    fs::write(
-        directory.join("opencode.json"),
-        options.project_config().to_string(),
-    )
-    .expect("write the config");
-    let name = directory
-        .file_name()
-        .expect("a named project")
-        .to_string_lossy()
-        .into_owned();
-    let commit = [
-        "-c",
-        "user.name=t",
-        "-c",
-        "user.email=t@example.org",
-        "commit",
-        "-qm",
-        &name,
-    ];
+    fs::write(directory.join("opencode.json"), options.project_config().to_string())
+        .expect("write the config");
+    let name = directory.file_name().expect("a named project").to_string_lossy().into_owned();
+    let commit = ["-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", &name];
     for args in [&["init", "-q"][..], &["add", "."], &commit] {
-        let status = Command::new("git")
-            .args(args)
-            .current_dir(directory)
-            .status()
-            .await
-            .expect("run git");
+        let status = Command::new("git").args(args).current_dir(directory).status().await.expect("run git");
         assert!(status.success(), "git {args:?}: {status}");
     }
 }
 
 fn project_path(home: &Path, index: usize) -> PathBuf {
-    home.join(if index == 0 {
-        "project".to_owned()
-    } else {
-        format!("project-{}", index + 1)
-    })
+    home.join(if index == 0 { "project".to_owned() } else { format!("project-{}", index + 1) })
 }
 
 fn kill_group(process: &Child) {
