@@ -6,6 +6,8 @@ mod conversation;
 pub mod convert;
 mod error;
 mod ids;
+#[cfg(feature = "client")]
+mod manager;
 mod observe;
 #[cfg(feature = "client")]
 mod server;
@@ -31,6 +33,14 @@ pub use error::InvalidInput;
 pub use ids::{
     AgentId, BlockId, CallId, ConversationId, MessageId, PartId, ProjectId, RequestId, SessionId, TaskId,
     ToolUseId,
+};
+#[cfg(feature = "client")]
+pub use manager::{
+    AbortReport, AttachmentError, Completion, ConversationManager, ConversationSessionMeta,
+    CreateTaskSession, IdleOutcome, JsonAnswerError, ManagerBuilder, PermissionDecision, PermissionHandler,
+    PermissionPolicy, Prompt, PromptError, PromptExecutionResult, PromptInput, PromptSubmission,
+    QuestionDecision, QuestionHandler, QuestionPolicy, RunningPrompt, SessionError, TurnFailed, Update,
+    Updates, WhenBusy, resolve_prompt_model,
 };
 pub use observe::{Observed, SessionTree, Snapshot, message_signature};
 #[cfg(feature = "client")]

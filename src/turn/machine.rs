@@ -238,7 +238,7 @@ impl Turn {
             }
             Input::Observed { progress } => self.observed(now, progress),
             Input::Status { descendant: None, activity } => {
-                self.heard += 1;
+                self.heard += u64::from(activity != self.activity);
                 self.last_heard = now;
                 self.set_activity(now, activity);
             }
