@@ -15,6 +15,7 @@ mod server;
 pub mod test_util;
 mod time;
 pub mod turn;
+mod transcript;
 pub mod wire;
 
 #[cfg(feature = "client")]
@@ -47,3 +48,7 @@ pub use observe::{Observed, SessionTree, Snapshot, message_signature};
 pub use server::{LaunchError, LaunchOptions, OpenCodeServer, RestartPolicy, ServerExit, ServerState};
 pub use time::{InvalidTimestamp, Millis, Timestamp};
 pub use turn::{Delivery, Limit, TimeoutAction, WaitOptions};
+pub use transcript::{
+    Architecture, Malformed, OpenCodeFormat, OpenCodeOptions, Transcript, TranscriptError, parse_opencode,
+    parse_transcript,
+};

@@ -325,10 +325,8 @@ impl SessionLog {
         let title = info.map_or("", |info| info.title.as_str());
         // "Find the tests (@explore subagent)"
         let named = title.rsplit_once("(@").and_then(|(_, rest)| rest.strip_suffix(" subagent)"));
-        let created = info.map_or_else(
-            || self.order.first().map(|(created, _)| *created).unwrap_or_default(),
-            |info| info.time.created,
-        );
+        let created = info.map(|info| info.time.created).filter(|created| *created != Millis::default());
+        let created = created.or_else(|| Some(self.order.first()?.0)).unwrap_or_default();
         let order = BlockOrder::message(created, MessageId::default()).part(PartId::new(self.id.as_str()));
         let timestamp = created.into();
         let tool_use_id = ToolUseId::from(&self.id);
