@@ -1,0 +1,10 @@
+//! Integration tests: one binary, one module per behaviour.
+
+#![cfg(feature = "client")]
+
+mod client_calls;
+mod client_secrets;
+mod feed_live;
+mod server_fake;
+mod server_real;
+mod support;
