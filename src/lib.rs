@@ -2,25 +2,38 @@
 
 #[cfg(feature = "client")]
 mod client;
+mod conversation;
+pub mod convert;
 mod error;
 mod ids;
+mod observe;
 #[cfg(feature = "client")]
 mod server;
 #[cfg(feature = "test-util")]
 pub mod test_util;
 mod time;
+pub mod turn;
 pub mod wire;
 
 #[cfg(feature = "client")]
 pub use client::{
-    ApiError, ApiErrorKind, ClientBuilder, ClientStatistics, Cursor, Delivery, Directory, DirectoryClient,
-    FeedLoss, FeedOptions, FeedSignal, GoneReason, MessageList, MessagePage, Method, OpenCodeClient,
-    RawAnswer, RawRequest, ResyncReason, ServerAnswer, SessionFilter, Subscription,
+    ApiError, ApiErrorKind, ClientBuilder, ClientStatistics, Cursor, Directory, DirectoryClient, FeedLoss,
+    FeedOptions, FeedSignal, GoneReason, MessageList, MessagePage, Method, OpenCodeClient, RawAnswer,
+    RawRequest, ResyncReason, ServerAnswer, SessionFilter, Subscription,
+};
+pub use conversation::{
+    BlockBody, BlockOrder, BlockStatus, BlockText, Change, ContentPart, ConversationBlock, ConversationEvent,
+    ConversationMetadata, MessageUsage, Metadata, RunStatus, SessionConversationState, SubagentBlock,
+    SubagentCompleted, SubagentSpawned, SubagentState, Thread, TokenUsage, Usage, reduce_session_event,
+    reduce_with_changes,
 };
 pub use error::InvalidInput;
 pub use ids::{
-    BlockId, CallId, ConversationId, MessageId, PartId, ProjectId, RequestId, SessionId, TaskId, ToolUseId,
+    AgentId, BlockId, CallId, ConversationId, MessageId, PartId, ProjectId, RequestId, SessionId, TaskId,
+    ToolUseId,
 };
+pub use observe::{Observed, SessionTree, Snapshot, message_signature};
 #[cfg(feature = "client")]
 pub use server::{LaunchError, LaunchOptions, OpenCodeServer, RestartPolicy, ServerExit, ServerState};
 pub use time::{InvalidTimestamp, Millis, Timestamp};
+pub use turn::{Delivery, Limit, TimeoutAction, WaitOptions};

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, time::Duration};
 
-use crate::{error::InvalidInput, wire::DecodeError};
+use crate::{error::InvalidInput, turn::Delivery, wire::DecodeError};
 
 /// A cause from below, kept whole.
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
@@ -72,18 +72,6 @@ pub struct ServerAnswer {
     pub reference: Option<String>,
     /// How long the server asks to be left alone.
     pub retry_after: Option<Duration>,
-}
-
-/// What is known about a request that failed: whether the server may have acted on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Delivery {
-    /// It never reached the server.
-    NotSent,
-    /// The server refused it.
-    Rejected,
-    /// The server may have acted on it, or may still do so.
-    Unknown,
 }
 
 impl ApiError {

@@ -21,7 +21,7 @@ mod stats;
 
 pub use api::{Cursor, DirectoryClient, MessageList, MessagePage, SessionFilter};
 pub use directory::Directory;
-pub use error::{ApiError, ApiErrorKind, Delivery, ServerAnswer};
+pub use error::{ApiError, ApiErrorKind, ServerAnswer};
 pub use feed::{FeedLoss, FeedSignal, GoneReason, ResyncReason, Subscription};
 pub use http::Method;
 pub use options::{ClientBuilder, FeedOptions};

@@ -141,12 +141,6 @@ pub struct PartDelta {
     pub delta: String,
 }
 
-impl Default for RequestId {
-    fn default() -> Self {
-        Self::new("")
-    }
-}
-
 wire_struct! {
     /// A tool that needs permission.
     PermissionRequest {

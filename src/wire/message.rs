@@ -146,18 +146,6 @@ wire_struct! {
     }
 }
 
-impl Default for MessageId {
-    fn default() -> Self {
-        Self::new("")
-    }
-}
-
-impl Default for SessionId {
-    fn default() -> Self {
-        Self::new("")
-    }
-}
-
 /// A message of a role that this version does not know.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]

@@ -340,14 +340,36 @@ impl ToolStatus {
 }
 
 impl ToolPart {
+    /// Whether the call starts a subagent.
+    pub fn is_task(&self) -> bool {
+        self.tool == "task"
+    }
+
     /// The session of the subagent that this call started, if it is such a call.
+    ///
+    /// The call's metadata names it; a failed call may have lost them, and then the text does.
     pub fn child_session(&self) -> Option<SessionId> {
-        let metadata = self.state.metadata.as_ref()?;
-        if self.tool != "task" {
+        if !self.is_task() {
             return None;
         }
-        metadata.get("sessionId").or_else(|| metadata.get("sessionID"))?.as_str().map(SessionId::from)
+        let metadata = self.state.metadata.as_ref();
+        let named =
+            metadata.and_then(|metadata| metadata.get("sessionId").or_else(|| metadata.get("sessionID")));
+        if let Some(id) = named.and_then(Value::as_str) {
+            return Some(id.into());
+        }
+        let texts = [self.state.output.as_deref(), self.state.error.as_deref()];
+        texts.into_iter().flatten().find_map(session_in_text)
     }
+}
+
+/// Finds the session that a task's output (`<task id="ses_…"`, `task_id: ses_…`) or error (`(task_id: ses_…)`) names.
+fn session_in_text(text: &str) -> Option<SessionId> {
+    ["<task id=\"", "task_id: ", "session_id: "].into_iter().find_map(|marker| {
+        let rest = text.split_once(marker)?.1;
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+        rest[..end].starts_with("ses_").then(|| SessionId::from(&rest[..end]))
+    })
 }
 
 /// What all parts have in common.
@@ -407,12 +429,6 @@ fn body<B: DeserializeOwned + KeepsUnknown>(place: Place<'_>, json: &str) -> Res
         body.unknown().remove(field);
     }
     Ok(body)
-}
-
-impl Default for CallId {
-    fn default() -> Self {
-        Self::new("")
-    }
 }
 
 deserialize_by_from_json!(Part);
