@@ -14,8 +14,8 @@ mod server;
 #[cfg(feature = "test-util")]
 pub mod test_util;
 mod time;
-pub mod turn;
 mod transcript;
+pub mod turn;
 pub mod wire;
 
 #[cfg(feature = "client")]
@@ -47,8 +47,8 @@ pub use observe::{Observed, SessionTree, Snapshot, message_signature};
 #[cfg(feature = "client")]
 pub use server::{LaunchError, LaunchOptions, OpenCodeServer, RestartPolicy, ServerExit, ServerState};
 pub use time::{InvalidTimestamp, Millis, Timestamp};
-pub use turn::{Delivery, Limit, TimeoutAction, WaitOptions};
 pub use transcript::{
     Architecture, Malformed, OpenCodeFormat, OpenCodeOptions, Transcript, TranscriptError, parse_opencode,
     parse_transcript,
 };
+pub use turn::{Delivery, Limit, TimeoutAction, WaitOptions};

@@ -137,6 +137,11 @@ impl MessagePage {
 }
 
 impl DirectoryClient {
+    /// The server that the directory is on.
+    pub fn client(&self) -> &OpenCodeClient {
+        &self.client
+    }
+
     /// The directory; `None` stands for the one that the server was started in.
     pub fn directory(&self) -> Option<&Directory> {
         self.directory.as_ref()

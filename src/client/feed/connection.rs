@@ -143,13 +143,19 @@ impl Connection<'_> {
         let peek = Peek::new(json);
         let kind = peek.as_ref().map(|peek| &*peek.kind);
         match kind {
-            Some("server.connected") if self.live_since.is_none() => {
-                self.live_since = Some(Instant::now());
-                if self.feed.live() {
-                    self.registry.counters.reconnects.increment();
+            Some("server.connected") => {
+                if self.live_since.is_none() {
+                    self.live_since = Some(Instant::now());
+                    if self.feed.live() {
+                        self.registry.counters.reconnects.increment();
+                    }
                 }
+                return None;
             }
-            Some("server.heartbeat") => self.registry.saw_heartbeat(),
+            Some("server.heartbeat") => {
+                self.registry.saw_heartbeat();
+                return None;
+            }
             _ => {}
         }
         // Before the server says that the stream is open nothing is promised, and a snapshot follows anyway.
