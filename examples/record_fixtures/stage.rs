@@ -296,6 +296,7 @@ impl Stage {
             "about": scenario.about, "server": self.version, "config": (scenario.config)(),
             "env": scenario.env.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>(),
             "done": self.log,
+            "modelCalls": self.model.calls().iter().map(|call| format!("{:?} {}", call.kind, call.step)).collect::<Vec<_>>(),
         });
         let about = serde_json::to_string_pretty(&about).expect("plain data") + "\n";
         self.write(&directory.join("about.json"), &about);
