@@ -101,6 +101,10 @@ pub(crate) const ALL: &[Scenario] = &[
         "The usage of the final answer fills the context: a second answer follows.",
     ),
     scenario(
+        "compaction_failed",
+        "As before, but the provider refuses to compact: an error after the answer.",
+    ),
+    scenario(
         "compaction_overflow",
         "The provider says the context is too long: compaction, then a replay.",
     ),

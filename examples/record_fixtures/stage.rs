@@ -340,6 +340,22 @@ pub(crate) fn prompt(words: &str, steps: Value) -> String {
     Script::new(steps).prompt(words)
 }
 
+/// A step's tool call.
+pub(crate) fn tool(name: &str, args: &Value) -> Value {
+    json!({"name": name, "args": args})
+}
+
+pub(crate) fn bash(command: &str) -> Value {
+    tool("bash", &json!({"command": command, "description": "a command"}))
+}
+
+pub(crate) fn task(description: &str, prompt: &str) -> Value {
+    tool(
+        "task",
+        &json!({"description": description, "prompt": prompt, "subagent_type": "general"}),
+    )
+}
+
 async fn read_lines(response: Response, lines: watch::Sender<Vec<String>>) {
     let mut buffer = Vec::new();
     let mut body = response.bytes_stream();
