@@ -73,7 +73,7 @@ pub struct Step {
 #[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct ProviderError {
-    /// The HTTP status.
+    /// The HTTP status. With 200 the reasoning and the text stream first and the body follows as an error chunk.
     pub status: u16,
     /// The body; default `{"error":{"message":"scripted error <status>"}}`.
     #[serde(skip_serializing_if = "is_default")]
