@@ -20,11 +20,7 @@ fn has_begun(part: &Value) -> bool {
 /// Returns when the scenario's last turn is over, before the tail.
 pub(crate) async fn play(name: &str, stage: &mut Stage) {
     // Without a title the server asks the model for one, which only one scenario wants.
-    let session = if name == "plain" {
-        json!({})
-    } else {
-        json!({"title": name})
-    };
+    let session = if name == "plain" { json!({}) } else { json!({"title": name}) };
     stage.session(session).await;
     match name {
         "plain" => stage.prompt("Say hello.").await,
@@ -41,14 +37,8 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         }
         "parallel_tools" => {
             let file = stage.file("notes.txt");
-            let tools = json!([
-                bash("echo one"),
-                tool("read", &json!({"filePath": file})),
-                bash("echo two")
-            ]);
-            stage
-                .script("Three at once.", json!([{"tools": tools}, {"text": "Done."}]))
-                .await;
+            let tools = json!([bash("echo one"), tool("read", &json!({"filePath": file})), bash("echo two")]);
+            stage.script("Three at once.", json!([{"tools": tools}, {"text": "Done."}])).await;
         }
         "tool_error" => {
             let file = stage.file("missing.txt");
@@ -61,66 +51,42 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             stage.script("Fail a little.", steps).await;
         }
         "subagent" => {
-            let child = prompt(
-                "Look around.",
-                json!([{"tools": [bash("echo child")]}, {"text": "Child is done."}]),
-            );
+            let child =
+                prompt("Look around.", json!([{"tools": [bash("echo child")]}, {"text": "Child is done."}]));
             let steps =
                 json!([{"text": "I ask.", "tools": [task("look", &child)]}, {"text": "Parent is done."}]);
             stage.script("Ask a subagent.", steps).await;
         }
         "parallel_subagents" => {
             let child = |n: u32| {
-                prompt(
-                    &format!("Child {n}."),
-                    json!([{"reasoning": "well", "text": format!("Answer {n}.")}]),
-                )
+                prompt(&format!("Child {n}."), json!([{"reasoning": "well", "text": format!("Answer {n}.")}]))
             };
             let tools = json!([task("first", &child(1)), task("second", &child(2))]);
-            stage
-                .script("Ask two.", json!([{"tools": tools}, {"text": "Both are done."}]))
-                .await;
+            stage.script("Ask two.", json!([{"tools": tools}, {"text": "Both are done."}])).await;
         }
         "nested_subagents" => {
             let inner = prompt("Inner.", json!([{"text": "Inner is done."}]));
-            let outer = prompt(
-                "Outer.",
-                json!([{"tools": [task("inner", &inner)]}, {"text": "Outer is done."}]),
-            );
+            let outer =
+                prompt("Outer.", json!([{"tools": [task("inner", &inner)]}, {"text": "Outer is done."}]));
             let mut call = task("outer", &outer);
             call["args"]["subagent_type"] = json!("nester");
-            stage
-                .script("Go deep.", json!([{"tools": [call]}, {"text": "All is done."}]))
-                .await;
+            stage.script("Go deep.", json!([{"tools": [call]}, {"text": "All is done."}])).await;
         }
         "child_error" => {
             let child = prompt("Fail.", json!([{"error": {"status": 400}}]));
-            stage
-                .script(
-                    "Ask.",
-                    json!([{"tools": [task("fail", &child)]}, {"text": "It failed."}]),
-                )
-                .await;
+            stage.script("Ask.", json!([{"tools": [task("fail", &child)]}, {"text": "It failed."}])).await;
         }
         "abort_text" => {
             stage
-                .script(
-                    "Talk.",
-                    json!([{"text": "one two three four five six", "gateMiddle": "never"}]),
-                )
+                .script("Talk.", json!([{"text": "one two three four five six", "gateMiddle": "never"}]))
                 .await;
-            stage
-                .wait_for("message.part.delta", |properties| properties["delta"] == "two ")
-                .await;
+            stage.wait_for("message.part.delta", |properties| properties["delta"] == "two ").await;
             stage.act("/session/{root}/abort", json!({})).await;
             stage.idle().await;
         }
         "abort_tool" => {
             stage
-                .script(
-                    "Wait.",
-                    json!([{"text": "Waiting.", "tools": [bash("echo begun; sleep 60")]}]),
-                )
+                .script("Wait.", json!([{"text": "Waiting.", "tools": [bash("echo begun; sleep 60")]}]))
                 .await;
             stage.part(has_begun).await;
             stage.act("/session/{root}/abort", json!({})).await;
@@ -128,9 +94,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         }
         "abort_subagent" => {
             let child = prompt("Wait.", json!([{"tools": [bash("echo begun; sleep 60")]}]));
-            stage
-                .script("Ask.", json!([{"tools": [task("wait", &child)]}]))
-                .await;
+            stage.script("Ask.", json!([{"tools": [task("wait", &child)]}])).await;
             stage.part(has_begun).await;
             stage.act("/session/{root}/abort", json!({})).await;
             stage.idle().await;
@@ -141,9 +105,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         }
         "retry_rate_limit" => {
             let error = json!({"status": 429, "times": 1, "headers": {"retry-after": "1"}});
-            stage
-                .script("Fail once.", json!([{"text": "Answer at last.", "error": error}]))
-                .await;
+            stage.script("Fail once.", json!([{"text": "Answer at last.", "error": error}])).await;
         }
         "retry_partial" => {
             let body =
@@ -155,9 +117,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             let image = BASE64_STANDARD.decode(&PIXEL["data:image/png;base64,".len()..]);
             fs::write(stage.file("pixel.png"), image.unwrap_or_default()).unwrap_or_default();
             let read = tool("read", &json!({"filePath": stage.file("pixel.png")}));
-            stage
-                .script("Look.", json!([{"tools": [read]}, {"text": "A pixel."}]))
-                .await;
+            stage.script("Look.", json!([{"tools": [read]}, {"text": "A pixel."}])).await;
         }
         "subtask" => {
             let prompt = prompt("Look around.", json!([{"text": "Child is done."}]));
@@ -172,11 +132,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "abort_retry" => {
             let error = json!({"status": 429, "headers": {"retry-after": "60"}});
             stage.script("Fail.", json!([{"error": error}])).await;
-            stage
-                .wait_for("session.status", |properties| {
-                    properties["status"]["type"] == "retry"
-                })
-                .await;
+            stage.wait_for("session.status", |properties| properties["status"]["type"] == "retry").await;
             stage.act("/session/{root}/abort", json!({})).await;
         }
         "lost_prompt" => {
@@ -186,14 +142,10 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             stage.idle().await;
         }
         "prompt_in_abort" => {
-            stage
-                .script("Wait.", json!([{"tools": [bash("echo begun; sleep 60")]}]))
-                .await;
+            stage.script("Wait.", json!([{"tools": [bash("echo begun; sleep 60")]}])).await;
             stage.part(has_begun).await;
             // The abort answers only when all is over, and the prompt must come before.
-            let abort = stage
-                .server
-                .request(Method::POST, &format!("/session/{}/abort", stage.root));
+            let abort = stage.server.request(Method::POST, &format!("/session/{}/abort", stage.root));
             stage.note("POST /session/{root}/abort");
             let prompt = async {
                 stage.idle().await;
@@ -204,14 +156,10 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         }
         "unknown_model" => {
             let model = json!({"providerID": "mock", "modelID": "none"});
-            stage
-                .prompt_body(json!({"model": model, "parts": [{"type": "text", "text": "Hello."}]}))
-                .await;
+            stage.prompt_body(json!({"model": model, "parts": [{"type": "text", "text": "Hello."}]})).await;
         }
         "unknown_agent" => {
-            stage
-                .prompt_body(json!({"agent": "none", "parts": [{"type": "text", "text": "Hello."}]}))
-                .await;
+            stage.prompt_body(json!({"agent": "none", "parts": [{"type": "text", "text": "Hello."}]})).await;
             stage.wait_for("session.error", |_| true).await;
             return;
         }
@@ -221,9 +169,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
                 stage.note("the model answers 400 to compaction");
             }
             let usage = json!({"prompt_tokens": 95000, "completion_tokens": 10, "total_tokens": 95010});
-            stage
-                .script("Fill it.", json!([{"text": "The answer.", "usage": usage}]))
-                .await;
+            stage.script("Fill it.", json!([{"text": "The answer.", "usage": usage}])).await;
         }
         "compaction_usage" => {
             let usage = json!({"prompt_tokens": 95000, "completion_tokens": 10, "total_tokens": 95010});
@@ -236,22 +182,12 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             stage.prompt("Hello.").await;
             stage.settle().await;
             let error = json!({"status": 400, "times": 1, "body": body});
-            stage
-                .script(
-                    "Too long.",
-                    json!([{"text": "Answer after all.", "error": error}]),
-                )
-                .await;
+            stage.script("Too long.", json!([{"text": "Answer after all.", "error": error}])).await;
         }
         "compaction_manual" => {
             stage.prompt("Hello.").await;
             stage.settle().await;
-            stage
-                .act(
-                    "/session/{root}/summarize",
-                    json!({"providerID": "mock", "modelID": "m"}),
-                )
-                .await;
+            stage.act("/session/{root}/summarize", json!({"providerID": "mock", "modelID": "m"})).await;
             stage.quiet().await;
             stage.script("Go on.", json!([{"text": "Going on."}])).await;
         }
@@ -259,12 +195,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             let tools = json!([{"text": "May I?", "tools": [bash("touch asked")]}, {"text": "Done."}]);
             if name == "permission_child" {
                 let child = prompt("Ask.", tools);
-                stage
-                    .script(
-                        "Ask.",
-                        json!([{"tools": [task("ask", &child)]}, {"text": "Done."}]),
-                    )
-                    .await;
+                stage.script("Ask.", json!([{"tools": [task("ask", &child)]}, {"text": "Done."}])).await;
             } else {
                 stage.script("Ask.", tools).await;
             }
@@ -275,10 +206,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
                 _ => json!({"reply": "once"}),
             };
             stage
-                .act(
-                    &format!("/permission/{}/reply", asked["id"].as_str().unwrap_or_default()),
-                    reply,
-                )
+                .act(&format!("/permission/{}/reply", asked["id"].as_str().unwrap_or_default()), reply)
                 .await;
         }
         "question_answered" | "question_rejected" => {
@@ -291,9 +219,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             let asked = stage.wait_for("question.asked", |_| true).await;
             let id = asked["id"].as_str().unwrap_or_default();
             if name == "question_answered" {
-                stage
-                    .act(&format!("/question/{id}/reply"), json!({"answers": [["red"]]}))
-                    .await;
+                stage.act(&format!("/question/{id}/reply"), json!({"answers": [["red"]]})).await;
             } else {
                 stage.act(&format!("/question/{id}/reject"), json!({})).await;
             }
@@ -315,45 +241,24 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
                 )
                 .await;
             stage.settle().await;
-            stage
-                .script(
-                    "Second.",
-                    json!([{"reasoning": "again", "text": "Second answer."}]),
-                )
-                .await;
+            stage.script("Second.", json!([{"reasoning": "again", "text": "Second answer."}])).await;
         }
         "queued_prompt" => {
-            stage
-                .script("First.", json!([{"text": "First answer.", "gateMiddle": "go"}]))
-                .await;
+            stage.script("First.", json!([{"text": "First answer.", "gateMiddle": "go"}])).await;
             stage.model.wait_for_calls(2).await;
             stage.script("Second.", json!([{"text": "Second answer."}])).await;
-            stage
-                .part(|part| {
-                    part["text"]
-                        .as_str()
-                        .is_some_and(|text| text.starts_with("Second."))
-                })
-                .await;
+            stage.part(|part| part["text"].as_str().is_some_and(|text| text.starts_with("Second."))).await;
             stage.model.open_gate("go");
         }
         "resumed_task" => {
             let first = prompt("Begin.", json!([{"text": "Begun."}]));
-            stage
-                .script(
-                    "Ask.",
-                    json!([{"tools": [task("begin", &first)]}, {"text": "First done."}]),
-                )
-                .await;
-            let part = stage
-                .part(|part| part["tool"] == "task" && part["state"]["status"] == "completed")
-                .await;
+            stage.script("Ask.", json!([{"tools": [task("begin", &first)]}, {"text": "First done."}])).await;
+            let part =
+                stage.part(|part| part["tool"] == "task" && part["state"]["status"] == "completed").await;
             stage.settle().await;
             let mut call = task("go on", &prompt("Go on.", json!([{"text": "Went on."}])));
             call["args"]["task_id"] = part["state"]["metadata"]["sessionId"].clone();
-            stage
-                .script("Ask again.", json!([{"tools": [call]}, {"text": "Second done."}]))
-                .await;
+            stage.script("Ask again.", json!([{"tools": [call]}, {"text": "Second done."}])).await;
         }
         "repeated_call_ids" => {
             let call = |command: &str| {
@@ -366,10 +271,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             stage.script("Call twice.", steps).await;
             stage.settle().await;
             stage
-                .script(
-                    "And again.",
-                    json!([{"tools": [call("echo three")]}, {"text": "Done again."}]),
-                )
+                .script("And again.", json!([{"tools": [call("echo three")]}, {"text": "Done again."}]))
                 .await;
         }
         "revert" => {
@@ -382,42 +284,27 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
                 )
                 .await;
             stage.settle().await;
-            let messages = stage
-                .server
-                .get(&format!("/session/{}/message", stage.root))
-                .await;
+            let messages = stage.server.get(&format!("/session/{}/message", stage.root)).await;
             let second = messages[2]["info"]["id"].clone();
-            stage
-                .act("/session/{root}/revert", json!({"messageID": second}))
-                .await;
+            stage.act("/session/{root}/revert", json!({"messageID": second})).await;
             stage.quiet().await;
             stage.script("Third.", json!([{"text": "Third answer."}])).await;
         }
         "delete_part" => {
-            stage
-                .script("First.", json!([{"reasoning": "hm", "text": "First answer."}]))
-                .await;
+            stage.script("First.", json!([{"reasoning": "hm", "text": "First answer."}])).await;
             stage.settle().await;
             stage.script("Second.", json!([{"text": "Second answer."}])).await;
             stage.settle().await;
-            let messages = stage
-                .server
-                .get(&format!("/session/{}/message", stage.root))
-                .await;
+            let messages = stage.server.get(&format!("/session/{}/message", stage.root)).await;
             let path = |index: usize| {
                 let id = messages[index]["info"]["id"].as_str().unwrap_or_default();
                 format!("/session/{}/message/{id}", stage.root)
             };
             let parts = messages[1]["parts"].as_array().into_iter().flatten();
-            let thinking = parts
-                .clone()
-                .find(|part| part["type"] == "reasoning")
-                .map(|part| part["id"].clone());
-            let thinking = format!(
-                "{}/part/{}",
-                path(1),
-                thinking.as_ref().and_then(Value::as_str).unwrap_or_default()
-            );
+            let thinking =
+                parts.clone().find(|part| part["type"] == "reasoning").map(|part| part["id"].clone());
+            let thinking =
+                format!("{}/part/{}", path(1), thinking.as_ref().and_then(Value::as_str).unwrap_or_default());
             let last = path(3);
             stage.delete(&thinking).await;
             stage.delete(&last).await;
@@ -431,30 +318,16 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             return;
         }
         "killed_text" => {
-            stage
-                .script(
-                    "Talk.",
-                    json!([{"text": "one two three four five", "gateMiddle": "never"}]),
-                )
-                .await;
-            stage
-                .wait_for("message.part.delta", |properties| properties["delta"] == "two ")
-                .await;
+            stage.script("Talk.", json!([{"text": "one two three four five", "gateMiddle": "never"}])).await;
+            stage.wait_for("message.part.delta", |properties| properties["delta"] == "two ").await;
             stage.crash_and_restart().await;
             return;
         }
         "finish_unknown" => {
-            stage
-                .script(
-                    "Break off.",
-                    json!([{"text": "Broken", "drop": true}, {"text": "Whole."}]),
-                )
-                .await;
+            stage.script("Break off.", json!([{"text": "Broken", "drop": true}, {"text": "Whole."}])).await;
         }
         "finish_length" => {
-            stage
-                .script("Talk.", json!([{"text": "Cut off here", "finish": "length"}]))
-                .await;
+            stage.script("Talk.", json!([{"text": "Cut off here", "finish": "length"}])).await;
         }
         "blank_text" => {
             let steps = json!([
@@ -462,12 +335,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             ]);
             stage.script("Blanks.", steps).await;
             stage.settle().await;
-            stage
-                .script(
-                    "More blanks.",
-                    json!([{"text": "\n", "tools": [bash("echo 1")]}, {}]),
-                )
-                .await;
+            stage.script("More blanks.", json!([{"text": "\n", "tools": [bash("echo 1")]}, {}])).await;
         }
         "foreign_session" => {
             let root = stage.root.clone();
@@ -483,10 +351,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             let mut call = task("work", &child);
             call["args"]["background"] = json!(true);
             stage
-                .script(
-                    "Ask.",
-                    json!([{"tools": [call]}, {"text": "It works on."}, {"text": "It is done."}]),
-                )
+                .script("Ask.", json!([{"tools": [call]}, {"text": "It works on."}, {"text": "It is done."}]))
                 .await;
             stage.idle().await;
             stage.note("the gate of the child opens after the parent's first idle");

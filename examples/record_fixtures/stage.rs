@@ -293,10 +293,7 @@ pub(crate) fn bash(command: &str) -> Value {
 }
 
 pub(crate) fn task(description: &str, prompt: &str) -> Value {
-    tool(
-        "task",
-        &json!({"description": description, "prompt": prompt, "subagent_type": "general"}),
-    )
+    tool("task", &json!({"description": description, "prompt": prompt, "subagent_type": "general"}))
 }
 
 async fn read_lines(response: Response, lines: watch::Sender<Vec<String>>) {

@@ -1,13 +1,15 @@
 //! Behaviour, one module each, in one binary so that it links once.
 
-mod fixtures_parity;
-//! Integration tests: one binary, one module per behaviour.
-
-#![cfg(feature = "client")]
-
+#[cfg(feature = "client")]
 mod client_calls;
+#[cfg(feature = "client")]
 mod client_secrets;
+#[cfg(feature = "client")]
 mod feed_live;
+mod fixtures_parity;
+#[cfg(feature = "client")]
 mod server_fake;
+#[cfg(feature = "client")]
 mod server_real;
+#[cfg(feature = "client")]
 mod support;

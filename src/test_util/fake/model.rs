@@ -45,20 +45,14 @@ impl Shared {
         }
         let mut step = Step::text("Hello from the scripted model.");
         "thinking hard about it".clone_into(&mut step.reasoning);
-        Planned {
-            step,
-            index: 0,
-            source: String::new(),
-        }
+        Planned { step, index: 0, source: String::new() }
     }
 
     fn choose_script(&self, session: &str, message: &Message) -> Option<Arc<Script>> {
         let texts = message.parts.iter().filter(|part| part["type"] == "text");
         let text: Vec<&str> = texts.filter_map(|part| part["text"].as_str()).collect();
-        let is_synthetic = message
-            .parts
-            .iter()
-            .all(|part| part["synthetic"] == true || part["type"] == "compaction");
+        let is_synthetic =
+            message.parts.iter().all(|part| part["synthetic"] == true || part["type"] == "compaction");
         let prompt = Prompt {
             session: session.to_owned(),
             message: message.id().to_owned(),
@@ -81,10 +75,7 @@ impl World {
         let Some(error) = &planned.step.error else {
             return false;
         };
-        let failures = self
-            .failures
-            .entry((planned.source.clone(), planned.index))
-            .or_default();
+        let failures = self.failures.entry((planned.source.clone(), planned.index)).or_default();
         *failures += 1;
         error.times == 0 || *failures <= error.times
     }
@@ -92,12 +83,7 @@ impl World {
 
 fn pick_step(script: &Script, index: usize) -> Step {
     let last = script.steps.last().filter(|_| script.repeat_last);
-    script
-        .steps
-        .get(index)
-        .or(last)
-        .cloned()
-        .unwrap_or_else(|| Step::text("(script over) done."))
+    script.steps.get(index).or(last).cloned().unwrap_or_else(|| Step::text("(script over) done."))
 }
 
 /// The messages as the server sends them to the model: from the last completed compaction on, its tail after it.
@@ -111,16 +97,11 @@ fn model_view(session: &Session) -> Vec<&Message> {
     let Some(summary) = all.iter().rposition(|message| is_summary(message)) else {
         return all;
     };
-    let Some(start) = all
-        .iter()
-        .position(|message| message.info["id"] == all[summary].info["parentID"])
+    let Some(start) = all.iter().position(|message| message.info["id"] == all[summary].info["parentID"])
     else {
         return all;
     };
-    let tail_id = all[start]
-        .parts
-        .iter()
-        .find_map(|part| part["tail_start_id"].as_str());
+    let tail_id = all[start].parts.iter().find_map(|part| part["tail_start_id"].as_str());
     let tail = tail_id.and_then(|id| all.iter().position(|message| message.id() == id));
     let mut view = all[start..=summary].to_vec();
     if let Some(tail) = tail.filter(|&tail| tail < start) {

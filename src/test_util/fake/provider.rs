@@ -37,20 +37,13 @@ const TRANSIENT: [&str; 20] = [
     "resource exhausted",
 ];
 /// What makes the server compact the session instead.
-const OVERFLOW: [&str; 4] = [
-    "maximum context length",
-    "prompt is too long",
-    "context_length_exceeded",
-    "context window",
-];
+const OVERFLOW: [&str; 4] =
+    ["maximum context length", "prompt is too long", "context_length_exceeded", "context window"];
 
 impl Failure {
     pub(super) fn new(error: &ProviderError) -> Self {
         let default = || json!({"error": {"message": format!("scripted error {}", error.status)}});
-        Self {
-            error: error.clone(),
-            body: error.body.clone().unwrap_or_else(default),
-        }
+        Self { error: error.clone(), body: error.body.clone().unwrap_or_else(default) }
     }
 
     /// An HTTP error comes instead of a stream; with status 200 it comes at the stream's end.

@@ -153,13 +153,9 @@ impl ToolCall {
         let is_custom = self.tool.result != ToolOutcome::default();
         let is_denied = self.shared.is_tool_denied(&self.session, name);
         if is_denied || !(TOOLS.contains(&name) || is_custom) {
-            let tools = TOOLS
-                .iter()
-                .filter(|tool| !self.shared.is_tool_denied(&self.session, tool));
+            let tools = TOOLS.iter().filter(|tool| !self.shared.is_tool_denied(&self.session, tool));
             let known = tools.copied().collect::<Vec<_>>().join(", ");
-            return Some(format!(
-                "Model tried to call unavailable tool '{name}'. Available tools: {known}."
-            ));
+            return Some(format!("Model tried to call unavailable tool '{name}'. Available tools: {known}."));
         }
         let Value::String(text) = &self.tool.args else {
             return None;
@@ -169,9 +165,7 @@ impl ToolCall {
                 self.tool.args = args;
                 None
             }
-            Err(_) => Some(format!(
-                "Invalid input for tool {name}: JSON parsing failed: Text: {text}."
-            )),
+            Err(_) => Some(format!("Invalid input for tool {name}: JSON parsing failed: Text: {text}.")),
         }
     }
 
@@ -246,9 +240,7 @@ impl ToolCall {
     }
 
     fn aborted_bash(&self) -> ToolResult {
-        let shown = self.part["state"]["metadata"]["output"]
-            .as_str()
-            .unwrap_or_default();
+        let shown = self.part["state"]["metadata"]["output"].as_str().unwrap_or_default();
         let mut result = self.bash_result(shown);
         result.output = format!("{shown}\n\n<shell_metadata>\nUser aborted the command\n</shell_metadata>");
         result.metadata = json!({"output": shown, "exit": null, "truncated": false});
@@ -273,11 +265,7 @@ impl ToolCall {
                 if let Some(state) = state.as_object_mut() {
                     state.remove("title");
                 }
-                if refusal.ends_turn {
-                    ToolEnd::Refused
-                } else {
-                    ToolEnd::Settled
-                }
+                if refusal.ends_turn { ToolEnd::Refused } else { ToolEnd::Settled }
             }
         };
         self.put_part();
