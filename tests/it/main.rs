@@ -7,6 +7,8 @@ mod client_secrets;
 #[cfg(feature = "client")]
 mod feed_live;
 mod fixtures_parity;
+#[cfg(feature = "test-util")]
+mod manager_turns;
 #[cfg(feature = "client")]
 mod server_fake;
 #[cfg(feature = "client")]
