@@ -233,7 +233,7 @@ impl Loaded {
             lists.retain(|(session, messages)| {
                 let is_waiting = !tree.contains(session);
                 if !is_waiting {
-                    fold(tree.apply_messages(session, messages, Snapshot::Settled));
+                    fold(tree.apply_messages(session, messages, Snapshot::Complete));
                     fold(tree.settle(session));
                 }
                 is_waiting

@@ -16,7 +16,6 @@ pub(crate) struct Fixture {
     /// Root first.
     pub(crate) lists: Vec<String>,
     pub(crate) sessions: Vec<SessionInfo>,
-    pub(crate) dir: PathBuf,
 }
 
 pub(crate) fn fixtures() -> Vec<Fixture> {
@@ -46,7 +45,6 @@ impl Fixture {
             events: read(dir.join("events.sse")),
             lists: lists.into_iter().map(read).collect(),
             sessions: sessions.items,
-            dir,
         }
     }
 

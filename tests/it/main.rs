@@ -15,3 +15,5 @@ mod server_fake;
 mod server_real;
 #[cfg(feature = "client")]
 mod support;
+mod laws_fold;
+mod laws_model;
