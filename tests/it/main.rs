@@ -1,7 +1,5 @@
 //! Behaviour, one module each, in one binary so that it links once.
-//! Integration tests: one binary, one module per behaviour.
 
-#![cfg(feature = "client")]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken test rig should stop the test")]
 #![expect(clippy::print_stderr, reason = "whoever runs the tests should know what was skipped")]
 
@@ -12,6 +10,8 @@ mod client_secrets;
 #[cfg(feature = "client")]
 mod feed_live;
 mod fixtures_parity;
+mod laws_fold;
+mod laws_model;
 #[cfg(feature = "test-util")]
 mod manager_turns;
 #[cfg(feature = "client")]
@@ -20,5 +20,3 @@ mod server_fake;
 mod server_real;
 #[cfg(feature = "client")]
 mod support;
-mod laws_fold;
-mod laws_model;
