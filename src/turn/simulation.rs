@@ -33,9 +33,10 @@ enum Plan {
     UnknownAgent,
     NeverRuns,
     SlowTool,
+    Permission,
 }
 
-const PLANS: [Plan; 12] = [
+const PLANS: [Plan; 13] = [
     Plan::Answer,
     Plan::ProviderError,
     Plan::RetryThenAnswer,
@@ -48,6 +49,7 @@ const PLANS: [Plan; 12] = [
     Plan::UnknownAgent,
     Plan::NeverRuns,
     Plan::SlowTool,
+    Plan::Permission,
 ];
 
 /// One thing that a run does.
@@ -68,10 +70,13 @@ enum Beat {
     ExtraPrompt,
     Child(Activity),
     ChildText,
+    /// A tool needs permission: nothing goes on before somebody answers.
+    Ask,
     End,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 struct Msg {
     id: u32,
     user: bool,
@@ -92,28 +97,48 @@ enum Note {
     Delta,
     Error { aborted: bool },
     Child(Activity),
+    Asked,
+    Gone,
 }
 
 #[derive(Debug, Clone)]
 enum Happens {
-    SubmissionArrives { answer: Option<Delivery> },
+    SubmissionArrives {
+        answer: Option<Delivery>,
+    },
     Store,
     Start,
-    Beat { run: u32 },
+    Beat {
+        run: u32,
+    },
     Crash,
     Restart,
     Cut,
     Reopen,
-    Notes { connection: u32, note: Note },
+    Notes {
+        connection: u32,
+        note: Note,
+    },
     Answered(Delivery),
-    ReadStatus { read: Read },
-    ReadMessages { status: Option<TreeStatus> },
+    ReadStatus {
+        read: Read,
+    },
+    ReadMessages {
+        status: Option<TreeStatus>,
+    },
     ReadFails,
     AbortArrives,
     AbortDone,
+    /// Somebody else aborts the session.
+    ForeignAbort,
+    /// The server gives up the directory's state: all turns are aborted, the stream ends.
+    Dispose,
+    Delete,
+    HumanAnswers,
     Wake,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 struct World {
     rng: fastrand::Rng,
     seed: u64,
@@ -126,7 +151,9 @@ struct World {
     plan: Plan,
     alive: bool,
     crashed: bool,
-    disposed: bool,
+    interfered: bool,
+    deleted: bool,
+    asking: bool,
     messages: Vec<Msg>,
     stored: bool,
     activity: Activity,
@@ -136,12 +163,13 @@ struct World {
     running: bool,
     cleanup_until: Option<Duration>,
     start_pending: bool,
+    model_called: bool,
+    /// Runs that called the model.
     runs_begun: u32,
     runs_lost: u32,
     reruns_of_good: u32,
     last_run_failed: bool,
     last_run_good: bool,
-    aborted: bool,
     last_progress: Duration,
     settled_at: Option<Duration>,
 
@@ -174,7 +202,9 @@ impl World {
             plan,
             alive: true,
             crashed: false,
-            disposed: false,
+            interfered: false,
+            deleted: false,
+            asking: false,
             messages: Vec::new(),
             stored: false,
             activity: Activity::Idle,
@@ -184,12 +214,12 @@ impl World {
             running: false,
             cleanup_until: None,
             start_pending: false,
+            model_called: false,
             runs_begun: 0,
             runs_lost: 0,
             reruns_of_good: 0,
             last_run_failed: false,
             last_run_good: false,
-            aborted: false,
             last_progress: SECOND,
             settled_at: None,
             connection: 0,
@@ -218,6 +248,12 @@ impl World {
         for _ in 0..world.rng.u8(..4) {
             let after = world.between(0, 20_000);
             world.at(after, Happens::Cut);
+        }
+        for (percent, happens) in [(5, Happens::ForeignAbort), (5, Happens::Dispose), (2, Happens::Delete)] {
+            if world.chance(percent) {
+                let after = world.between(0, 20_000);
+                world.at(after, happens);
+            }
         }
         world
     }
@@ -270,20 +306,41 @@ impl World {
             Happens::Store => self.store(),
             Happens::Start => self.start(),
             Happens::Beat { run } if run == self.run => self.beat(),
-            Happens::Beat { .. } => {}
             Happens::Crash => self.crash(),
             Happens::Restart => self.alive = true,
             Happens::Cut => self.cut(),
             Happens::Reopen => self.reopen(),
             Happens::Notes { connection, note } if connection == self.connection && self.stream_open => {
-                self.hear(note)
+                self.hear(note);
             }
-            Happens::Notes { .. } => {}
+            // Of a run that is over, a connection that is closed, or a session that is gone.
+            Happens::Beat { .. } | Happens::Notes { .. } | Happens::Delete => {}
             Happens::Answered(delivery) => self.input(Input::Submitted(delivery)),
             Happens::ReadStatus { read } => self.read_status(read),
             Happens::ReadMessages { status } => self.read_messages(status),
             Happens::ReadFails => self.input(Input::ReadFailed),
-            Happens::AbortArrives => self.abort_arrives(),
+            Happens::AbortArrives => {
+                self.abort_run();
+                let after = self.between(100, 400);
+                self.at(after, Happens::AbortDone);
+            }
+            Happens::ForeignAbort => self.interfere(),
+            Happens::Dispose => {
+                self.interfere();
+                self.cut();
+            }
+            Happens::Delete if self.alive && self.settled_at.is_none() => {
+                self.run += 1;
+                self.deleted = true;
+                self.note(Note::Gone);
+            }
+            Happens::HumanAnswers => {
+                self.input(Input::HumanAnswered("per_1".into()));
+                if std::mem::take(&mut self.asking) {
+                    self.last_progress = self.now;
+                    self.next_beat();
+                }
+            }
             Happens::AbortDone => self.input(Input::AbortDone),
             Happens::Wake => {
                 self.wake_at = None;
@@ -298,6 +355,9 @@ impl World {
         if !self.alive {
             let after = self.latency();
             return self.at(after, Happens::Answered(Delivery::NotSent));
+        }
+        if self.deleted {
+            return self.input(Input::SessionGone);
         }
         let slow = self.between(0, if self.submissions > 1 { 50 } else { 2600 });
         self.at(slow, Happens::Store);
@@ -351,8 +411,7 @@ impl World {
             ]
             .into();
         } else {
-            self.runs_begun += 1;
-            self.reruns_of_good += u32::from(self.runs_begun > 1 && !self.last_run_failed);
+            self.model_called = false;
             self.beats = self.beats_of_plan().into();
         }
         self.next_beat();
@@ -432,6 +491,15 @@ impl World {
                 }
                 beats.extend([(MILLI, idle), (MILLI, End)]);
             }
+            Plan::Permission => {
+                beats.extend([
+                    (quick(self), Step),
+                    (quick(self), Tool { running: true }),
+                    (quick(self), Ask),
+                ]);
+                beats.extend([(quick(self), Tool { running: false }), (quick(self), Complete)]);
+                beats.extend([(quick(self), Step), (quick(self), Complete), (MILLI, idle), (MILLI, End)]);
+            }
             Plan::UnknownAgent | Plan::NeverRuns => {}
         }
         beats
@@ -454,7 +522,9 @@ impl World {
     fn beat(&mut self) {
         let Some((_, beat)) = self.beats.pop_front() else { return };
         self.do_beat(beat);
-        self.next_beat();
+        if !self.asking {
+            self.next_beat();
+        }
     }
 
     fn do_beat(&mut self, beat: Beat) {
@@ -464,6 +534,11 @@ impl World {
                 self.note(Note::Status(activity));
             }
             Beat::Step => {
+                if !std::mem::replace(&mut self.model_called, true) {
+                    self.runs_begun += 1;
+                    self.reruns_of_good += u32::from(self.runs_begun > 1 && !self.last_run_failed);
+                    self.last_run_failed = false;
+                }
                 let answers = self
                     .messages
                     .iter()
@@ -508,6 +583,10 @@ impl World {
             Beat::Error { aborted } => {
                 self.last_run_failed = true;
                 self.note(Note::Error { aborted });
+            }
+            Beat::Ask => {
+                self.asking = true;
+                self.note(Note::Asked);
             }
             Beat::Cleanup => self.cleanup_until = Some(Duration::MAX),
             Beat::Child(activity) => {
@@ -555,13 +634,22 @@ impl World {
         self.last_run_failed = true;
         self.activity = Activity::Idle;
         self.child_busy = false;
+        self.asking = false;
         let away = self.between(100, 15_000);
         self.at(away, Happens::Restart);
         self.cut();
     }
 
-    fn abort_arrives(&mut self) {
-        self.aborted = true;
+    fn interfere(&mut self) {
+        if self.settled_at.is_none() {
+            self.interfered = true;
+            self.start_pending = false;
+            self.abort_run();
+        }
+    }
+
+    fn abort_run(&mut self) {
+        self.asking = false;
         if self.alive && self.running {
             self.run += 1;
             let incomplete = self.messages.iter().any(|message| !message.user && !message.completed);
@@ -574,8 +662,6 @@ impl World {
             self.do_beat(Beat::Status(Activity::Idle));
             self.do_beat(Beat::End);
         }
-        let after = self.between(100, 400);
-        self.at(after, Happens::AbortDone);
     }
 
     // ── The wire ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -638,10 +724,19 @@ impl World {
                     ..MessageError::default()
                 }));
             }
+            Note::Asked => self.ask(),
+            Note::Gone => self.input(Input::SessionGone),
             Note::Child(activity) => {
                 self.input(Input::Status { descendant: Some("ses_child".into()), activity })
             }
         }
+    }
+
+    /// A human is asked, and takes up to twenty minutes.
+    fn ask(&mut self) {
+        self.input(Input::HumanAsked("per_1".into()));
+        let after = self.between(0, 1_200_000);
+        self.at(after, Happens::HumanAnswers);
     }
 
     /// Merges forward only, as the observer does.
@@ -667,6 +762,12 @@ impl World {
         if !self.alive {
             return self.input(Input::ReadFailed);
         }
+        if self.deleted {
+            return self.input(Input::SessionGone);
+        }
+        if read.tree && self.asking {
+            self.ask();
+        }
         let busy = self.child_busy.then(|| "ses_child".into());
         let status = TreeStatus::new(self.activity, BTreeSet::from_iter(busy));
         let status = read.status.then_some(status);
@@ -681,6 +782,9 @@ impl World {
     fn read_messages(&mut self, status: Option<TreeStatus>) {
         if !self.alive {
             return self.input(Input::ReadFailed);
+        }
+        if self.deleted {
+            return self.input(Input::SessionGone);
         }
         let mut progress = false;
         for message in self.messages.clone() {
@@ -776,12 +880,12 @@ impl World {
                 assert!(!self.child_busy, "a subagent still works: {}", context());
             }
             Ended::Interrupted => {
-                assert!(self.crashed || self.disposed, "nothing interrupted it: {}", context());
+                assert!(self.crashed, "nothing interrupted it: {}", context());
                 assert!(!self.running, "still running: {}", context());
             }
             Ended::NotStarted { .. } => {
                 let never = matches!(self.plan, Plan::UnknownModel | Plan::UnknownAgent | Plan::NeverRuns);
-                assert!(never && !self.running, "lost a prompt: {}", context());
+                assert!((never || self.interfered) && !self.running, "lost a prompt: {}", context());
             }
             Ended::NotDelivered(_) => {
                 assert!(!self.running || self.fails > 0, "gave up a prompt that runs: {}", context());
@@ -799,7 +903,8 @@ impl World {
                 let expected = matches!(self.plan, Plan::Silent | Plan::Endless);
                 assert!(expected || blind, "unexpected limit: {}", context());
             }
-            Ended::SessionGone | Ended::Stopped(_) => panic!("nobody did that: {}", context()),
+            Ended::SessionGone => assert!(self.deleted, "it is there: {}", context()),
+            Ended::Stopped(_) => panic!("nobody did that: {}", context()),
         }
         assert_eq!(self.reruns_of_good, 0, "ran twice: {}", context());
         assert!(self.submissions <= 10, "{} submissions: {}", self.submissions, context());
