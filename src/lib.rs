@@ -6,12 +6,15 @@ mod conversation;
 pub mod convert;
 mod error;
 mod ids;
+#[cfg(feature = "client")]
+mod manager;
 mod observe;
 #[cfg(feature = "client")]
 mod server;
 #[cfg(feature = "test-util")]
 pub mod test_util;
 mod time;
+mod transcript;
 pub mod turn;
 pub mod wire;
 
@@ -32,8 +35,20 @@ pub use ids::{
     AgentId, BlockId, CallId, ConversationId, MessageId, PartId, ProjectId, RequestId, SessionId, TaskId,
     ToolUseId,
 };
+#[cfg(feature = "client")]
+pub use manager::{
+    AbortReport, AttachmentError, Completion, ConversationManager, ConversationSessionMeta,
+    CreateTaskSession, IdleOutcome, JsonAnswerError, ManagerBuilder, PermissionDecision, PermissionHandler,
+    PermissionPolicy, Prompt, PromptError, PromptExecutionResult, PromptInput, PromptSubmission,
+    QuestionDecision, QuestionHandler, QuestionPolicy, RunningPrompt, SessionError, TurnFailed, Update,
+    Updates, WhenBusy, resolve_prompt_model,
+};
 pub use observe::{Observed, SessionTree, Snapshot, message_signature};
 #[cfg(feature = "client")]
 pub use server::{LaunchError, LaunchOptions, OpenCodeServer, RestartPolicy, ServerExit, ServerState};
 pub use time::{InvalidTimestamp, Millis, Timestamp};
+pub use transcript::{
+    Architecture, Malformed, OpenCodeFormat, OpenCodeOptions, Transcript, TranscriptError, parse_opencode,
+    parse_transcript,
+};
 pub use turn::{Delivery, Limit, TimeoutAction, WaitOptions};

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::error::InvalidInput;
+
 /// How long a turn may take, and for what reasons.
 ///
 /// Only progress in the session's tree moves the sliding limits: heartbeats, other sessions and "still busy" do not. All of them
@@ -96,7 +98,7 @@ impl WaitOptions {
     ///
     /// # Errors
     /// If a duration is zero or longer than a year, or no step is allowed.
-    pub fn validate(&self) -> Result<(), (&'static str, &'static str)> {
+    pub fn validate(&self) -> Result<(), InvalidInput> {
         const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
         let durations = [
             ("idle_timeout", self.idle_timeout),
@@ -108,14 +110,14 @@ impl WaitOptions {
         ];
         for (name, value) in durations {
             if value.is_zero() {
-                return Err((name, "must be longer than nothing"));
+                return Err(InvalidInput::new(name, "must be longer than nothing"));
             }
             if value > YEAR {
-                return Err((name, "must not be longer than a year"));
+                return Err(InvalidInput::new(name, "must not be longer than a year"));
             }
         }
         if self.max_steps == 0 {
-            return Err(("max_steps", "must be at least 1"));
+            return Err(InvalidInput::new("max_steps", "must be at least 1"));
         }
         Ok(())
     }

@@ -24,6 +24,9 @@ const LOST_GRACE: Duration = Duration::from_millis(500);
 const LAST_LOOK: Duration = Duration::from_secs(5);
 /// The first pause before an unclear or undelivered submission is tried again; doubles each time.
 const RESUBMIT_PAUSE: Duration = Duration::from_millis(250);
+/// Text that is streamed during a gap is in no list until it is whole. So after a gap the sliding limit starts anew, but not
+/// more often than this without progress: a stream that keeps breaking must not keep a dead turn alive.
+const MAX_GAPS: u32 = 3;
 /// How often an unclear submission is tried again.
 const MAX_RESUBMITS: u32 = 5;
 
@@ -108,6 +111,8 @@ pub struct Turn {
     submissions: u32,
     kicks: u32,
     started_at: Duration,
+    /// Gaps in the stream since the last progress.
+    gaps: u32,
     last_progress: Duration,
     last_heard: Duration,
     retrying_since: Option<Duration>,
@@ -145,6 +150,7 @@ impl Turn {
             submissions: 0,
             kicks: 0,
             started_at: now,
+            gaps: 0,
             last_progress: now,
             last_heard: now,
             retrying_since: None,
@@ -230,6 +236,10 @@ impl Turn {
                 self.last_heard = now;
                 if matches!(self.stream, Stream::Lost) {
                     self.want(Read { messages: true, status: true, tree: true });
+                    if self.gaps < MAX_GAPS {
+                        self.gaps += 1;
+                        self.last_progress = now;
+                    }
                 }
                 self.stream = Stream::Open;
             }
@@ -238,7 +248,7 @@ impl Turn {
             }
             Input::Observed { progress } => self.observed(now, progress),
             Input::Status { descendant: None, activity } => {
-                self.heard += 1;
+                self.heard += u64::from(activity != self.activity);
                 self.last_heard = now;
                 self.set_activity(now, activity);
             }
@@ -289,6 +299,7 @@ impl Turn {
         if progress {
             self.progressed += 1;
             self.last_progress = now;
+            self.gaps = 0;
             self.retrying_since = None;
             self.expiry = None;
             self.silence_polls = 0;
@@ -317,8 +328,9 @@ impl Turn {
                     self.phase = Phase::Waiting;
                 }
             }
-            // A failed kick shows itself: the session stays as it is, and the next one is due in its time.
-            _ if self.phase != Phase::Submitting => {}
+            // A kick that may not have arrived does not count, and shows itself: the session stays as it is, and the next
+            // one is due in its time.
+            _ if self.phase != Phase::Submitting => self.kicks = self.kicks.saturating_sub(1),
             Delivery::Rejected => {
                 self.delivery = delivery;
                 self.finish(Ended::NotDelivered(delivery), actions);
@@ -459,7 +471,9 @@ impl Turn {
                 let failed_again = self.error.is_some() && self.kicks > 0;
                 // With a newer prompt in the session, submitting this one again would run it out of order.
                 let stale = self.facts.exists && !self.facts.newest;
-                if aborted || failed_again || stale || self.kicks >= self.options.max_kicks {
+                let enough = self.kicks >= self.options.max_kicks
+                    || self.submissions > self.options.max_kicks.saturating_add(MAX_RESUBMITS);
+                if aborted || failed_again || stale || enough {
                     self.finish(Ended::NotStarted { error: self.error.clone() }, actions);
                 } else {
                     self.kicks += 1;
@@ -499,7 +513,7 @@ impl Turn {
     fn due(&self, lull: Lull) -> Duration {
         let grace = match lull.quiet {
             // The root will run again to take in the subagent's result.
-            Quiet::Settled if self.background => self.options.settle_grace,
+            Quiet::Settled if self.background || self.facts.result_awaited => self.options.settle_grace,
             Quiet::Settled => Duration::ZERO,
             Quiet::Incomplete => self.options.settle_grace,
             Quiet::NotStarted if self.hinted => {

@@ -21,6 +21,11 @@ pub struct DecodeError {
 }
 
 impl DecodeError {
+    /// An error that the JSON itself does not show.
+    pub(super) fn custom(what: &'static str, place: Place<'_>, json: &str, reason: &str) -> Self {
+        locate(what.into(), place, ".", json, serde::de::Error::custom(reason))
+    }
+
     /// What was being decoded: `message`, `part`, `message.updated` …
     pub fn what(&self) -> &str {
         &self.what

@@ -311,7 +311,11 @@ impl Message {
         decode_list("message list", Place::Root, json, Self::decode)
     }
 
-    fn decode(place: Place<'_>, json: &str, malformed: &mut Vec<DecodeError>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(
+        place: Place<'_>,
+        json: &str,
+        malformed: &mut Vec<DecodeError>,
+    ) -> Result<Self, DecodeError> {
         #[derive(Deserialize)]
         struct Raw<'a> {
             #[serde(borrow)]

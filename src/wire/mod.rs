@@ -9,6 +9,7 @@
 
 mod decode;
 mod event;
+mod export;
 mod message;
 mod part;
 mod request;
@@ -21,6 +22,7 @@ pub use event::{
     EventPayload, PartDelta, PermissionReply, PermissionRequest, Question, QuestionOption, QuestionRequest,
     ServerEvent, ToolReference,
 };
+pub use export::SessionExport;
 pub use message::{
     AssistantMessage, Message, MessageError, MessageInfo, MessageTime, ModelRef, TokenCache, Tokens,
     UnknownMessage, UserMessage,

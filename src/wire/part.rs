@@ -345,6 +345,13 @@ impl ToolPart {
         self.tool == "task"
     }
 
+    /// Whether the call started a subagent and returned at once, while the subagent works on.
+    pub fn is_background_task(&self) -> bool {
+        let metadata = self.state.metadata.as_ref();
+        let is_background = metadata.and_then(|metadata| metadata.get("background")).and_then(Value::as_bool);
+        self.is_task() && self.state.status == ToolStatus::Completed && is_background == Some(true)
+    }
+
     /// The session of the subagent that this call started, if it is such a call.
     ///
     /// The call's metadata names it; a failed call may have lost them, and then the text does.
