@@ -408,12 +408,12 @@ fn removing_a_block_named_like_another_threads_subagent_leaves_that_alone() {
             removed("t1", "t2"),
             removed("t1", "t2"),
         ],
-        &expect![[r#"
+        &expect![[r"
             t1 Pending subagent general None Running None
             t2 Pending subagent general None Running None
             [t1 in main: general None Running]
             [t2 in main: general None Running]
-        "#]],
+        "]],
     );
 }
 

@@ -726,7 +726,7 @@ impl World {
             Note::Asked => self.ask(),
             Note::Gone => self.input(Input::SessionGone),
             Note::Child(activity) => {
-                self.input(Input::Status { descendant: Some("ses_child".into()), activity })
+                self.input(Input::Status { descendant: Some("ses_child".into()), activity });
             }
         }
     }
