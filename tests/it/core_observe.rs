@@ -68,7 +68,7 @@ impl Client {
     /// The texts of a thread, unfinished ones with dots.
     fn texts(&self, conversation: &str) -> Vec<String> {
         let thread = self.state.thread(&ConversationId::new(conversation));
-        let blocks = thread.into_iter().flat_map(|thread| thread.iter());
+        let blocks = thread.into_iter().flat_map(opencode_conductor::Thread::iter);
         let text = |block: &opencode_conductor::ConversationBlock| {
             let dots = if block.status == BlockStatus::Pending { "…" } else { "" };
             Some(format!("{}{dots}", block.body.content()?))
