@@ -379,7 +379,8 @@ impl SessionLog {
 
     /// How this session ended, if it is at rest: its error, or its last text.
     fn result(&self) -> Option<Result<String, String>> {
-        if !self.idle || !self.active.is_empty() {
+        let is_at_rest = self.active.is_empty() && (self.idle || self.has_messages());
+        if !is_at_rest {
             return None;
         }
         if !self.incomplete.is_empty() {
@@ -421,7 +422,7 @@ impl SessionLog {
         if self.messages.get(id).is_some_and(|log| log.parts.contains_key(part)) {
             return usize::MAX;
         }
-        let kept = self.messages.values().flat_map(|log| log.early.values()).map(String::len).sum();
+        let kept = self.messages.values().flat_map(|log| log.early.values()).flatten().map(String::len).sum();
         MAX_EARLY_BYTES.saturating_sub(kept)
     }
 

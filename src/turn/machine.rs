@@ -74,6 +74,7 @@ enum Stream {
 
 #[derive(Debug, Clone, Copy)]
 struct ReadUnderWay {
+    read: Read,
     began: Duration,
     /// The root's status had changed this often when it began: what it brings may be older than what was heard meanwhile.
     heard: u64,
@@ -108,6 +109,8 @@ pub struct Turn {
     background: bool,
     lull: Option<Lull>,
     error: Option<MessageError>,
+    /// Submissions that an error was reported after.
+    failures: u32,
     submissions: u32,
     kicks: u32,
     started_at: Duration,
@@ -147,6 +150,7 @@ impl Turn {
             background: false,
             lull: None,
             error: None,
+            failures: 0,
             submissions: 0,
             kicks: 0,
             started_at: now,
@@ -263,6 +267,7 @@ impl Turn {
             Input::SessionError(error) => {
                 self.last_heard = now;
                 self.hinted = true;
+                self.failures += u32::from(self.error.is_none());
                 self.error = Some(error);
             }
             Input::SessionGone => self.finish(Ended::SessionGone, actions),
@@ -272,6 +277,8 @@ impl Turn {
                 self.read_after = now + POLL_INTERVAL;
                 if let Some(read) = self.read.take() {
                     self.looked(read);
+                    // What was to be read is still to be read.
+                    self.want(read.read);
                 }
             }
             Input::HumanAsked(request) => {
@@ -468,7 +475,8 @@ impl Turn {
             }
             (Quiet::NotStarted, Goal::Answer) => {
                 let aborted = self.error.as_ref().is_some_and(MessageError::is_aborted);
-                let failed_again = self.error.is_some() && self.kicks > 0;
+                // One error may be a late word of the turn before; an error after each of two submissions is not.
+                let failed_again = self.error.is_some() && self.failures > 1;
                 // With a newer prompt in the session, submitting this one again would run it out of order.
                 let stale = self.facts.exists && !self.facts.newest;
                 let enough = self.kicks >= self.options.max_kicks
@@ -622,7 +630,8 @@ impl Turn {
         }
         if self.wanted != Read::default() {
             let read = std::mem::take(&mut self.wanted);
-            self.read = Some(ReadUnderWay { began: now, heard: self.heard, progressed: self.progressed });
+            self.read =
+                Some(ReadUnderWay { read, began: now, heard: self.heard, progressed: self.progressed });
             actions.push(Action::Read(read));
         }
     }

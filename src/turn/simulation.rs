@@ -166,7 +166,6 @@ struct World {
     model_called: bool,
     /// Runs that called the model.
     runs_begun: u32,
-    runs_lost: u32,
     reruns_of_good: u32,
     last_run_failed: bool,
     last_run_good: bool,
@@ -216,7 +215,6 @@ impl World {
             start_pending: false,
             model_called: false,
             runs_begun: 0,
-            runs_lost: 0,
             reruns_of_good: 0,
             last_run_failed: false,
             last_run_good: false,
@@ -240,6 +238,10 @@ impl World {
         if world.chance(30) {
             let until = world.now + world.between(0, 400);
             world.cleanup_until = Some(until);
+            if world.chance(50) {
+                let late = world.between(0, 1500);
+                world.at(late, Happens::Notes { connection: 1, note: Note::Error { aborted: false } });
+            }
         }
         if world.chance(15) {
             let after = world.between(0, 30_000);
@@ -313,8 +315,6 @@ impl World {
             Happens::Notes { connection, note } if connection == self.connection && self.stream_open => {
                 self.hear(note);
             }
-            // Of a run that is over, a connection that is closed, or a session that is gone.
-            Happens::Beat { .. } | Happens::Notes { .. } | Happens::Delete => {}
             Happens::Answered(delivery) => self.input(Input::Submitted(delivery)),
             Happens::ReadStatus { read } => self.read_status(read),
             Happens::ReadMessages { status } => self.read_messages(status),
@@ -346,6 +346,8 @@ impl World {
                 self.wake_at = None;
                 self.input(Input::Tick);
             }
+            // Of a run that is over, a connection that is closed, or a session that is gone.
+            Happens::Beat { .. } | Happens::Notes { .. } | Happens::Delete => {}
         }
     }
 
@@ -385,9 +387,9 @@ impl World {
         };
         self.messages.push(prompt);
         self.note(Note::Message(prompt));
-        if self.cleanup_until.is_some() {
-            self.runs_lost += 1;
-        } else if !self.running && !self.start_pending && self.plan != Plan::NeverRuns {
+        // During the cleanup after an error a prompt is stored and never run.
+        let is_lost = self.cleanup_until.is_some_and(|until| self.now < until);
+        if !is_lost && !self.running && !self.start_pending && self.plan != Plan::NeverRuns {
             self.start_pending = true;
             let after = self.between(0, 50);
             self.at(after, Happens::Start);
@@ -706,9 +708,6 @@ impl World {
     fn hear(&mut self, note: Note) {
         match note {
             Note::Status(activity) => {
-                if self.cleanup_until.is_some_and(|until| until != Duration::MAX && self.now >= until) {
-                    self.cleanup_until = None;
-                }
                 self.input(Input::Status { descendant: None, activity });
             }
             Note::Message(message) if self.message_events => {
@@ -727,7 +726,7 @@ impl World {
             Note::Asked => self.ask(),
             Note::Gone => self.input(Input::SessionGone),
             Note::Child(activity) => {
-                self.input(Input::Status { descendant: Some("ses_child".into()), activity })
+                self.input(Input::Status { descendant: Some("ses_child".into()), activity });
             }
         }
     }
@@ -885,7 +884,7 @@ impl World {
             }
             Ended::NotStarted { .. } => {
                 let never = matches!(self.plan, Plan::UnknownModel | Plan::UnknownAgent | Plan::NeverRuns);
-                assert!((never || self.interfered) && !self.running, "lost a prompt: {}", context());
+                assert!(never || self.interfered && !self.running, "lost a prompt: {}", context());
             }
             Ended::NotDelivered(_) => {
                 assert!(!self.running || self.fails > 0, "gave up a prompt that runs: {}", context());
@@ -921,8 +920,15 @@ fn one_schedule() {
 /// Many schedules: `SIM_SCHEDULES` says how many, 200,000 in CI.
 #[test]
 fn many_schedules() {
-    let n_schedules = std::env::var("SIM_SCHEDULES").ok().and_then(|n| n.parse().ok()).unwrap_or(2_000);
-    for seed in 0..n_schedules {
-        World::new(seed).play();
-    }
+    let n_schedules: u64 = std::env::var("SIM_SCHEDULES").ok().and_then(|n| n.parse().ok()).unwrap_or(2_000);
+    let n_threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        for first in (0..n_schedules).take(n_threads) {
+            scope.spawn(move || {
+                for seed in (first..n_schedules).step_by(n_threads) {
+                    World::new(seed).play();
+                }
+            });
+        }
+    });
 }

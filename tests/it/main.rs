@@ -9,6 +9,9 @@ mod client_calls;
 mod client_secrets;
 #[cfg(feature = "client")]
 mod feed_live;
+
+mod core_observe;
+mod core_wire;
 mod fixtures_parity;
 mod laws_fold;
 mod laws_model;
