@@ -3,14 +3,20 @@
 //! An id is an immutable shared string: cloning one costs a reference count, and every event, block and map key
 //! that names the same thing can share its bytes.
 
-use std::{borrow::Borrow, convert::Infallible, fmt, str::FromStr, sync::Arc};
+use std::{
+    borrow::Borrow,
+    convert::Infallible,
+    fmt,
+    str::FromStr,
+    sync::{Arc, LazyLock},
+};
 
 use serde::{Deserialize, Serialize};
 
 macro_rules! string_id {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(transparent)]
         pub struct $name(Arc<str>);
 
@@ -91,6 +97,8 @@ string_id! {
     BlockId;
     /// What ties a tool's use, its result and a subagent's thread together; unique in a conversation tree.
     ToolUseId;
+    /// The agent behind a subagent's thread, as its own system names it; for `OpenCode` the child's session.
+    AgentId;
     /// A thread of a conversation: `main`, or the [`ToolUseId`] of the subagent whose thread it is.
     ConversationId;
 }
@@ -98,7 +106,8 @@ string_id! {
 impl ConversationId {
     /// The thread of the root session.
     pub fn main() -> Self {
-        Self::new("main")
+        static MAIN: LazyLock<ConversationId> = LazyLock::new(|| ConversationId::new("main"));
+        MAIN.clone()
     }
 
     /// Whether this is the root session's thread.
@@ -115,6 +124,24 @@ impl From<&ToolUseId> for ConversationId {
 
 impl From<&ConversationId> for ToolUseId {
     fn from(id: &ConversationId) -> Self {
+        Self(id.0.clone())
+    }
+}
+
+impl From<&BlockId> for ConversationId {
+    fn from(id: &BlockId) -> Self {
+        Self(id.0.clone())
+    }
+}
+
+impl From<&SessionId> for AgentId {
+    fn from(id: &SessionId) -> Self {
+        Self(id.0.clone())
+    }
+}
+
+impl From<&SessionId> for ToolUseId {
+    fn from(id: &SessionId) -> Self {
         Self(id.0.clone())
     }
 }

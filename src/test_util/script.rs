@@ -125,10 +125,7 @@ pub struct ToolOutcome {
 impl Script {
     /// A script of the given steps.
     pub fn new(steps: impl IntoIterator<Item = Step>) -> Self {
-        Self {
-            steps: steps.into_iter().collect(),
-            repeat_last: false,
-        }
+        Self { steps: steps.into_iter().collect(), repeat_last: false }
     }
 
     /// The prompt text that carries this script after some words for a human reader.
@@ -140,50 +137,31 @@ impl Script {
     /// The script inside a prompt, if there is a well-formed one.
     pub fn find(prompt: &str) -> Option<Self> {
         let start = prompt.find("@@{")? + 2;
-        serde_json::Deserializer::from_str(&prompt[start..])
-            .into_iter()
-            .next()?
-            .ok()
+        serde_json::Deserializer::from_str(&prompt[start..]).into_iter().next()?.ok()
     }
 }
 
 impl Step {
     /// A step that says `text` and stops.
     pub fn text(text: impl Into<String>) -> Self {
-        Self {
-            text: text.into(),
-            ..Self::default()
-        }
+        Self { text: text.into(), ..Self::default() }
     }
 
     /// A step that calls one tool.
     pub fn tool(tool: ScriptedTool) -> Self {
-        Self {
-            tools: vec![tool],
-            ..Self::default()
-        }
+        Self { tools: vec![tool], ..Self::default() }
     }
 
     /// A step that fails with an HTTP status of the provider.
     pub fn error(status: u16) -> Self {
-        Self {
-            error: Some(ProviderError {
-                status,
-                ..ProviderError::default()
-            }),
-            ..Self::default()
-        }
+        Self { error: Some(ProviderError { status, ..ProviderError::default() }), ..Self::default() }
     }
 }
 
 impl ScriptedTool {
     /// A call of `name` with `args`.
     pub fn new(name: impl Into<String>, args: Value) -> Self {
-        Self {
-            name: name.into(),
-            args,
-            ..Self::default()
-        }
+        Self { name: name.into(), args, ..Self::default() }
     }
 
     /// Says what the fake's tool prints.

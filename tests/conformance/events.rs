@@ -48,11 +48,7 @@ impl Events {
             }
             progress.send_modify(|progress| progress.has_ended = true);
         });
-        let mut events = Self {
-            seen,
-            changed,
-            _reader: reader,
-        };
+        let mut events = Self { seen, changed, _reader: reader };
         events.wait("server.connected", |seen| !seen.is_empty()).await;
         events
     }
@@ -73,9 +69,8 @@ impl Events {
         wanted: impl Fn(&[Value]) -> bool,
     ) {
         let seen = Arc::clone(&self.seen);
-        let done = self
-            .changed
-            .wait_for(|progress| progress.has_ended || wanted(&seen.lock().expect("the store")));
+        let done =
+            self.changed.wait_for(|progress| progress.has_ended || wanted(&seen.lock().expect("the store")));
         let in_time = tokio::time::timeout(limit, done).await.is_ok();
         let seen = self.seen();
         if !in_time || !wanted(&seen) {

@@ -138,12 +138,6 @@ fn difference(expected: &str, actual: &str) -> String {
         let around = &lines[index.saturating_sub(4)..lines.len().min(index + 4)];
         around.iter().any(|(sign, _)| *sign != ' ')
     };
-    let shown = lines
-        .iter()
-        .enumerate()
-        .filter(|(index, _)| is_near(*index))
-        .take(200);
-    shown
-        .map(|(_, (sign, line))| format!("{sign} {line}\n"))
-        .collect()
+    let shown = lines.iter().enumerate().filter(|(index, _)| is_near(*index)).take(200);
+    shown.map(|(_, (sign, line))| format!("{sign} {line}\n")).collect()
 }

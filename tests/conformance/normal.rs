@@ -69,8 +69,7 @@ impl Record {
     pub(crate) fn name_session(&mut self, session: &str) {
         if !self.ignored.contains(session) && !self.sessions.iter().any(|known| known == session) {
             self.sessions.push(session.to_owned());
-            self.names
-                .insert(session.to_owned(), format!("S{}", self.sessions.len()));
+            self.names.insert(session.to_owned(), format!("S{}", self.sessions.len()));
         }
     }
 
@@ -91,20 +90,12 @@ impl Record {
         for event in events {
             self.sort_in(event, &mut lanes);
         }
-        let lanes: Map<String, Value> = lanes
-            .into_iter()
-            .map(|(name, lane)| (name, collapse(lane)))
-            .collect();
-        let notes: Vec<Value> = self
-            .notes
-            .iter()
-            .map(|(label, value)| json!({label: self.clean(value)}))
-            .collect();
-        let lists: Map<String, Value> = self
-            .lists
-            .iter()
-            .map(|(session, list)| (self.rename(session), self.clean(list)))
-            .collect();
+        let lanes: Map<String, Value> =
+            lanes.into_iter().map(|(name, lane)| (name, collapse(lane))).collect();
+        let notes: Vec<Value> =
+            self.notes.iter().map(|(label, value)| json!({label: self.clean(value)})).collect();
+        let lists: Map<String, Value> =
+            self.lists.iter().map(|(session, list)| (self.rename(session), self.clean(list))).collect();
         if self.keeps_events {
             json!({"notes": notes, "events": lanes, "messages": lists})
         } else {
@@ -132,40 +123,24 @@ impl Record {
             let properties = &event["properties"];
             match event["type"].as_str() {
                 Some("message.updated") => {
-                    name(
-                        &mut self.names,
-                        &properties["info"]["id"],
-                        &properties["info"]["sessionID"],
-                        "m",
-                    );
+                    name(&mut self.names, &properties["info"]["id"], &properties["info"]["sessionID"], "m");
                 }
                 Some("message.part.updated") => {
                     let part = &properties["part"];
                     name(&mut self.names, &part["id"], &part["messageID"], "p");
                 }
-                Some("permission.asked") => name(
-                    &mut self.names,
-                    &properties["id"],
-                    &properties["sessionID"],
-                    "per",
-                ),
-                Some("question.asked") => name(
-                    &mut self.names,
-                    &properties["id"],
-                    &properties["sessionID"],
-                    "que",
-                ),
+                Some("permission.asked") => {
+                    name(&mut self.names, &properties["id"], &properties["sessionID"], "per")
+                }
+                Some("question.asked") => {
+                    name(&mut self.names, &properties["id"], &properties["sessionID"], "que")
+                }
                 _ => {}
             }
         }
         for (session, list) in &self.lists {
             for message in list.as_array().into_iter().flatten() {
-                name(
-                    &mut self.names,
-                    &message["info"]["id"],
-                    &session.as_str().into(),
-                    "m",
-                );
+                name(&mut self.names, &message["info"]["id"], &session.as_str().into(), "m");
                 for part in message["parts"].as_array().into_iter().flatten() {
                     name(&mut self.names, &part["id"], &message["info"]["id"], "p");
                 }
@@ -208,10 +183,7 @@ impl Record {
             }
             "session.status" => push(session, json!({"status": self.clean(&properties["status"])})),
             _ if kind.starts_with("permission.") || kind.starts_with("question.") => {
-                push(
-                    format!("{session} requests"),
-                    json!({kind: self.clean(properties)}),
-                );
+                push(format!("{session} requests"), json!({kind: self.clean(properties)}));
             }
             _ => push(session, json!({kind: self.clean(properties)})),
         }
@@ -225,9 +197,7 @@ impl Record {
     fn clean(&self, value: &Value) -> Value {
         match value {
             Value::Object(object)
-                if object
-                    .get("metadata")
-                    .is_some_and(|data| data["compaction_continue"] == true) =>
+                if object.get("metadata").is_some_and(|data| data["compaction_continue"] == true) =>
             {
                 let mut part = object.clone();
                 part.remove("metadata");
@@ -236,8 +206,7 @@ impl Record {
             }
             Value::Object(object) => {
                 let kept = object.iter().filter(|(key, value)| !is_incomparable(key, value));
-                kept.map(|(key, value)| (self.clean_text(key), self.clean_field(key, value)))
-                    .collect()
+                kept.map(|(key, value)| (self.clean_text(key), self.clean_field(key, value))).collect()
             }
             Value::Array(array) => array.iter().map(|value| self.clean(value)).collect(),
             Value::String(text) => self.clean_text(text).into(),
@@ -253,18 +222,12 @@ impl Record {
             "slug" | "version" | "ref" | "callID" | "snapshot" | "hash" | "projectID" | "project" => {
                 format!("<{key}>").into()
             }
-            "title"
-                if value
-                    .as_str()
-                    .is_some_and(|title| title.starts_with("New session - ")) =>
-            {
+            "title" if value.as_str().is_some_and(|title| title.starts_with("New session - ")) => {
                 "<default title>".into()
             }
             // What follows the first line is a stack trace.
             "message" => self.clean_text(first_line(value)).into(),
-            "text" | "output" => self
-                .clean_text(&without_advice(value.as_str().unwrap_or_default()))
-                .into(),
+            "text" | "output" => self.clean_text(&without_advice(value.as_str().unwrap_or_default())).into(),
             _ => self.clean(value),
         }
     }
@@ -285,24 +248,15 @@ impl Record {
 
 /// The server's advice to the model is its own; what matters is that it is there.
 fn without_advice(text: &str) -> String {
-    let (start, end) = (
-        "<summary>Background task started</summary>\n<task_result>\n",
-        "\n</task_result>",
-    );
-    match text
-        .split_once(start)
-        .and_then(|(head, rest)| Some((head, rest.rsplit_once(end)?)))
-    {
+    let (start, end) = ("<summary>Background task started</summary>\n<task_result>\n", "\n</task_result>");
+    match text.split_once(start).and_then(|(head, rest)| Some((head, rest.rsplit_once(end)?))) {
         Some((head, (_, tail))) => format!("{head}{start}<advice>{end}{tail}"),
         None => text.to_owned(),
     }
 }
 
 fn first_line(value: &Value) -> &str {
-    value
-        .as_str()
-        .and_then(|text| text.lines().next())
-        .unwrap_or_default()
+    value.as_str().and_then(|text| text.lines().next()).unwrap_or_default()
 }
 
 /// Headers and addresses of the provider; summaries of changed files; absent things.

@@ -25,13 +25,7 @@ impl<'a> Stage<'a> {
         let mut record = Record::new();
         record.replace(target.directory(1), "<dir2>");
         record.replace(target.directory(0), "<dir>");
-        Self {
-            target,
-            events,
-            record,
-            counter: 0,
-            scenario: scenario.replace('_', ""),
-        }
+        Self { target, events, record, counter: 0, scenario: scenario.replace('_', "") }
     }
 
     /// Notes something worth comparing.
@@ -53,10 +47,7 @@ impl<'a> Stage<'a> {
             "text/html" => "a page".into(),
             _ => answer.text.clone().into(),
         };
-        self.note(
-            label,
-            json!({"status": answer.status, "type": kind, "body": body}),
-        );
+        self.note(label, json!({"status": answer.status, "type": kind, "body": body}));
     }
 
     /// The record of this scenario: notes, the lanes of all sessions seen and their final messages.
@@ -90,12 +81,7 @@ impl<'a> Stage<'a> {
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
         let request = self.target.request(Method::POST, path);
-        send(
-            request
-                .query(&[("directory", self.target.directory(0))])
-                .json(body),
-        )
-        .await
+        send(request.query(&[("directory", self.target.directory(0))]).json(body)).await
     }
 
     pub(crate) async fn session(&mut self) -> String {
@@ -162,9 +148,7 @@ impl<'a> Stage<'a> {
     /// Waits for the n-th event of a kind for a session.
     pub(crate) async fn event(&mut self, kind: &str, session: &str, n: usize) {
         let what = format!("{n} × {kind} of {session}");
-        self.events
-            .wait(&what, |seen| count(seen, kind, session) >= n)
-            .await;
+        self.events.wait(&what, |seen| count(seen, kind, session) >= n).await;
     }
 
     /// Waits for an event and returns its properties.
@@ -226,10 +210,7 @@ pub(crate) fn bash(command: &str, output: &str) -> ScriptedTool {
 
 pub(crate) fn task(description: &str, agent: &str, steps: impl IntoIterator<Item = Step>) -> ScriptedTool {
     let prompt = Script::new(steps).prompt("do");
-    ScriptedTool::new(
-        "task",
-        json!({"description": description, "prompt": prompt, "subagent_type": agent}),
-    )
+    ScriptedTool::new("task", json!({"description": description, "prompt": prompt, "subagent_type": agent}))
 }
 
 /// A step that calls these tools.

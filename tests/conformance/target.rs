@@ -57,10 +57,7 @@ fn permission() -> Value {
 
 impl Target {
     pub(crate) async fn fake(setup: Setup) -> Self {
-        let mut options = FakeOptions::new()
-            .permission(permission())
-            .agent("nester")
-            .subagent_depth(3);
+        let mut options = FakeOptions::new().permission(permission()).agent("nester").subagent_depth(3);
         if let Some(password) = setup.password {
             options = options.password(password);
         }
@@ -91,16 +88,8 @@ impl Target {
 
     fn new(server: Server, setup: Setup) -> Self {
         // A connection kept from before a restart would fail the next request.
-        let client = Client::builder()
-            .no_proxy()
-            .pool_max_idle_per_host(0)
-            .build()
-            .expect("build a client");
-        Self {
-            server,
-            client,
-            setup,
-        }
+        let client = Client::builder().no_proxy().pool_max_idle_per_host(0).build().expect("build a client");
+        Self { server, client, setup }
     }
 
     pub(crate) fn url(&self) -> String {

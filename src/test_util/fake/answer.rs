@@ -35,11 +35,7 @@ impl Answer {
     }
 
     pub(super) fn empty(status: u16) -> Self {
-        Self {
-            status,
-            headers: Vec::new(),
-            body: AnswerBody::Whole(Bytes::new()),
-        }
+        Self { status, headers: Vec::new(), body: AnswerBody::Whole(Bytes::new()) }
     }
 
     pub(super) fn stream(body: Body) -> Self {
@@ -86,10 +82,7 @@ impl Answer {
     }
 
     pub(super) fn not_found(message: &str) -> Self {
-        Self::with_status(
-            404,
-            &json!({"name": "NotFoundError", "data": {"message": message}}),
-        )
+        Self::with_status(404, &json!({"name": "NotFoundError", "data": {"message": message}}))
     }
 
     pub(super) fn server_error() -> Self {
@@ -102,10 +95,7 @@ impl Answer {
     }
 
     pub(super) fn bad_request(kind: &str, message: &str) -> Self {
-        Self::with_status(
-            400,
-            &json!({"name": "BadRequest", "data": {"message": message, "kind": kind}}),
-        )
+        Self::with_status(400, &json!({"name": "BadRequest", "data": {"message": message, "kind": kind}}))
     }
 
     /// The shorter shape, of routes that check their input by hand.

@@ -13,10 +13,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a fake of another machine has a clock of its own"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "a fake of another machine has a clock of its own")]
     pub(super) fn now_ms(&self) -> u64 {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -51,7 +48,5 @@ impl Clock {
 }
 
 fn random_tail() -> String {
-    (0..14)
-        .map(|_| char::from(BASE62[fastrand::usize(..BASE62.len())]))
-        .collect()
+    (0..14).map(|_| char::from(BASE62[fastrand::usize(..BASE62.len())])).collect()
 }

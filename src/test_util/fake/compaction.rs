@@ -21,10 +21,7 @@ impl Shared {
             0 => count(&tokens["input"]) + count(&tokens["output"]) + count(&tokens["cache"]["read"]),
             total => total,
         };
-        let room = self
-            .options
-            .context_limit
-            .saturating_sub(self.options.output_limit);
+        let room = self.options.context_limit.saturating_sub(self.options.output_limit);
         self.options.context_limit > 0 && total >= room
     }
 
@@ -74,8 +71,7 @@ impl Shared {
         if !call.info["error"].is_null() {
             return Verdict::Stop;
         }
-        self.world()
-            .publish_for(session, "session.compacted", json!({"sessionID": session}));
+        self.world().publish_for(session, "session.compacted", json!({"sessionID": session}));
         Verdict::Continue
     }
 
@@ -83,9 +79,7 @@ impl Shared {
     fn replayed_prompt(&self, session: &str, compaction: &Value) -> Option<(Value, Vec<Value>)> {
         let world = self.world();
         let messages = &world.sessions.get(session)?.messages;
-        let end = messages
-            .iter()
-            .position(|message| message.info["id"] == compaction["id"])?;
+        let end = messages.iter().position(|message| message.info["id"] == compaction["id"])?;
         let is_prompt = |message: &super::world::Message| {
             message.is("user") && !message.parts.iter().any(|part| part["type"] == "compaction")
         };
@@ -123,11 +117,7 @@ impl Shared {
             "agent": user["agent"], "model": user["model"],
         });
         world.put_message(session, &info);
-        let text = if overflow {
-            format!("{OVERFLOWED}{CONTINUE}")
-        } else {
-            CONTINUE.to_owned()
-        };
+        let text = if overflow { format!("{OVERFLOWED}{CONTINUE}") } else { CONTINUE.to_owned() };
         let part = json!({
             "id": world.clock.ascending("prt"), "messageID": id, "sessionID": session, "type": "text",
             "metadata": {"compaction_continue": true}, "synthetic": true, "text": text,

@@ -43,11 +43,7 @@ impl Bus {
     pub(super) fn listen(&mut self, directory: Option<String>) -> (u64, mpsc::UnboundedReceiver<Signal>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.next_id += 1;
-        self.listeners.push(Listener {
-            id: self.next_id,
-            directory,
-            sender,
-        });
+        self.listeners.push(Listener { id: self.next_id, directory, sender });
         (self.next_id, receiver)
     }
 
@@ -66,11 +62,7 @@ impl Bus {
     }
 
     pub(super) fn tell_global(&self, signal: &Signal) {
-        for listener in self
-            .listeners
-            .iter()
-            .filter(|listener| listener.directory.is_none())
-        {
+        for listener in self.listeners.iter().filter(|listener| listener.directory.is_none()) {
             drop(listener.sender.send(signal.clone()));
         }
     }
@@ -107,58 +99,42 @@ pub(super) fn body(
         if flavour != Flavour::V1_1 {
             payload["id"] = shared.world().clock.ascending("evt").into();
         }
-        frame(&if global {
-            json!({"payload": payload})
-        } else {
-            payload
-        })
+        frame(&if global { json!({"payload": payload}) } else { payload })
     };
     let mut wire = Wire::new(fault);
     wire.event(server_frame(shared, "server.connected"));
     let heartbeat = (flavour != Flavour::V1_1).then_some(shared.options.heartbeat);
-    let guard = Guard {
-        shared: Arc::clone(shared),
-        id,
-        request,
-    };
-    let state = (
-        guard,
-        receiver,
-        wire,
-        heartbeat.map(|every| Instant::now() + every),
-    );
-    Body::from_stream(stream::unfold(
-        state,
-        move |(guard, mut receiver, mut wire, mut beat)| async move {
-            let killed = guard.shared.killed();
-            let mut batch = Vec::new();
-            loop {
-                if let Some(chunk) = wire.take() {
-                    guard.count(&chunk);
-                    return Some((chunk, (guard, receiver, wire, beat)));
-                }
-                if wire.finished {
-                    return None;
-                }
-                tokio::select! {
-                    biased;
-                    () = killed.cancelled() => wire.signal(Signal::Cut),
-                    n_signals = receiver.recv_many(&mut batch, 256) => {
-                        if n_signals == 0 {
-                            wire.signal(Signal::End);
-                        }
-                        for signal in batch.drain(..) {
-                            wire.signal(signal);
-                        }
+    let guard = Guard { shared: Arc::clone(shared), id, request };
+    let state = (guard, receiver, wire, heartbeat.map(|every| Instant::now() + every));
+    Body::from_stream(stream::unfold(state, move |(guard, mut receiver, mut wire, mut beat)| async move {
+        let killed = guard.shared.killed();
+        let mut batch = Vec::new();
+        loop {
+            if let Some(chunk) = wire.take() {
+                guard.count(&chunk);
+                return Some((chunk, (guard, receiver, wire, beat)));
+            }
+            if wire.finished {
+                return None;
+            }
+            tokio::select! {
+                biased;
+                () = killed.cancelled() => wire.signal(Signal::Cut),
+                n_signals = receiver.recv_many(&mut batch, 256) => {
+                    if n_signals == 0 {
+                        wire.signal(Signal::End);
                     }
-                    () = sleep_until(beat) => {
-                        wire.event(server_frame(&guard.shared, "server.heartbeat"));
-                        beat = heartbeat.map(|every| Instant::now() + every);
+                    for signal in batch.drain(..) {
+                        wire.signal(signal);
                     }
+                }
+                () = sleep_until(beat) => {
+                    wire.event(server_frame(&guard.shared, "server.heartbeat"));
+                    beat = heartbeat.map(|every| Instant::now() + every);
                 }
             }
-        },
-    ))
+        }
+    }))
 }
 
 async fn sleep_until(deadline: Option<Instant>) {

@@ -128,39 +128,27 @@ pub struct Injection {
 
 impl Injection {
     /// Strikes the next `times` matching requests.
-    #[expect(
-        clippy::return_self_not_must_use,
-        reason = "a setter on something that already works"
-    )]
+    #[expect(clippy::return_self_not_must_use, reason = "a setter on something that already works")]
     pub fn times(self, times: usize) -> Self {
         self.planned.left.store(times, Ordering::SeqCst);
         self
     }
 
     /// Strikes every matching request until [`FakeOpenCode::clear_faults`](super::FakeOpenCode::clear_faults).
-    #[expect(
-        clippy::return_self_not_must_use,
-        reason = "a setter on something that already works"
-    )]
+    #[expect(clippy::return_self_not_must_use, reason = "a setter on something that already works")]
     pub fn always(self) -> Self {
         self.times(usize::MAX)
     }
 
     /// Lets this many matching requests pass first.
-    #[expect(
-        clippy::return_self_not_must_use,
-        reason = "a setter on something that already works"
-    )]
+    #[expect(clippy::return_self_not_must_use, reason = "a setter on something that already works")]
     pub fn after(self, requests: usize) -> Self {
         self.planned.skip.store(requests, Ordering::SeqCst);
         self
     }
 
     /// Strikes only requests whose path or query contains this text, such as a session id.
-    #[expect(
-        clippy::return_self_not_must_use,
-        reason = "a setter on something that already works"
-    )]
+    #[expect(clippy::return_self_not_must_use, reason = "a setter on something that already works")]
     pub fn only(self, text: impl Into<String>) -> Self {
         *self.planned.only.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.into());
         self

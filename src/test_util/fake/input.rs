@@ -9,11 +9,7 @@ use super::{answer::Answer, serve::Call};
 /// The session id of the path. One without the prefix breaks the server.
 pub(super) fn session_id(call: &Call) -> Result<&str, Answer> {
     let id = call.segments.get(1).map_or("", String::as_str);
-    if id.starts_with("ses") {
-        Ok(id)
-    } else {
-        Err(Answer::server_error())
-    }
+    if id.starts_with("ses") { Ok(id) } else { Err(Answer::server_error()) }
 }
 
 /// A body that must be a JSON object.
@@ -30,10 +26,7 @@ pub(super) fn json_body(call: &Call) -> Result<Value, Answer> {
     if body.is_object() {
         Ok(body)
     } else {
-        Err(Answer::bad_request(
-            "Payload",
-            &format!("Expected object, got {body}"),
-        ))
+        Err(Answer::bad_request("Payload", &format!("Expected object, got {body}")))
     }
 }
 
@@ -88,9 +81,7 @@ pub(super) fn prompt(call: &Call) -> Result<Value, Answer> {
             )));
         }
         if let Some(missing) = required.iter().find(|field| !part[**field].is_string()) {
-            return Err(bad(format!(
-                "Missing key\n  at [\"parts\"][{index}][\"{missing}\"]"
-            )));
+            return Err(bad(format!("Missing key\n  at [\"parts\"][{index}][\"{missing}\"]")));
         }
     }
     Ok(body)
@@ -126,16 +117,11 @@ impl Page {
         };
         let before = match call.query("before") {
             None => None,
-            Some(cursor) => Some(
-                read_cursor(cursor)
-                    .filter(|_| limit.is_some())
-                    .ok_or_else(Answer::bare_bad_request)?,
-            ),
+            Some(cursor) => {
+                Some(read_cursor(cursor).filter(|_| limit.is_some()).ok_or_else(Answer::bare_bad_request)?)
+            }
         };
-        Ok(Self {
-            limit: limit.unwrap_or(0),
-            before,
-        })
+        Ok(Self { limit: limit.unwrap_or(0), before })
     }
 }
 

@@ -143,11 +143,7 @@ impl FakeOpenCode {
             call_number: AtomicUsize::new(0),
         });
         shared.serve(listener);
-        Ok(Self {
-            shared,
-            address,
-            reserved: Mutex::new(None),
-        })
+        Ok(Self { shared, address, reserved: Mutex::new(None) })
     }
 
     /// The server's base URL.
@@ -319,27 +315,20 @@ impl FakeOpenCode {
     /// # Cancel safety
     /// Dropping the future has no effect on the fake.
     pub async fn wait_at(&self, gate: &str) {
-        self.wait_for(|log| log.gates_reached.iter().any(|reached| reached == gate))
-            .await;
+        self.wait_for(|log| log.gates_reached.iter().any(|reached| reached == gate)).await;
     }
 
     /// The user messages of a session that the model began to answer, in order; one that was run twice is there twice.
     pub fn prompts_run(&self, session: &str) -> Vec<String> {
         let log = self.shared.recorder.read();
-        let begun = log
-            .model_calls
-            .iter()
-            .filter(|call| call.first && call.session == session);
+        let begun = log.model_calls.iter().filter(|call| call.first && call.session == session);
         begun.map(|call| call.message.clone()).collect()
     }
 
     /// How often the model was called for a user message: steps and retries.
     pub fn model_calls(&self, message: &str) -> usize {
         let log = self.shared.recorder.read();
-        log.model_calls
-            .iter()
-            .filter(|call| call.message == message)
-            .count()
+        log.model_calls.iter().filter(|call| call.message == message).count()
     }
 
     /// The event streams that are open now.
@@ -364,22 +353,14 @@ impl FakeOpenCode {
     /// A session's messages as the server would list them; empty for an unknown session.
     pub fn messages(&self, session: &str) -> Vec<Value> {
         let world = self.shared.world();
-        let messages = world
-            .sessions
-            .get(session)
-            .map_or(&[][..], |session| &session.messages);
+        let messages = world.sessions.get(session).map_or(&[][..], |session| &session.messages);
         messages.iter().map(world::Message::with_parts).collect()
     }
 
     /// All sessions, oldest first, as the server would list them.
     pub fn sessions(&self) -> Vec<Value> {
         let world = self.shared.world();
-        let info = |id: &String| {
-            world
-                .sessions
-                .get(id)
-                .map(|session| Value::Object(session.info.clone()))
-        };
+        let info = |id: &String| world.sessions.get(id).map(|session| Value::Object(session.info.clone()));
         world.session_order.iter().filter_map(info).collect()
     }
 }
@@ -437,8 +418,7 @@ impl Shared {
 
     async fn pass_gate(&self, gate: &str) {
         let arrived = || {
-            self.recorder
-                .change(|log| log.gates_reached.push(gate.to_owned()));
+            self.recorder.change(|log| log.gates_reached.push(gate.to_owned()));
         };
         self.gates.pass(gate, arrived).await;
     }
@@ -466,21 +446,14 @@ impl Shared {
         if let Some(session) = world.sessions.get_mut(session) {
             session.todos = todos.clone();
         }
-        world.publish_for(
-            session,
-            "todo.updated",
-            json!({"sessionID": session, "todos": todos}),
-        );
+        world.publish_for(session, "todo.updated", json!({"sessionID": session, "todos": todos}));
     }
 
     /// Aborts a directory's turns, forgets what lives per instance and ends its streams.
     async fn dispose(self: &Arc<Self>, directory: &str) {
         let running: Vec<String> = {
             let world = self.world();
-            let here = world
-                .runners
-                .keys()
-                .filter(|id| world.directory_of(id).as_deref() == Some(directory));
+            let here = world.runners.keys().filter(|id| world.directory_of(id).as_deref() == Some(directory));
             here.cloned().collect()
         };
         for session in running {
@@ -488,11 +461,7 @@ impl Shared {
         }
         let mut world = self.world();
         world.instances.remove(directory);
-        world.publish(
-            directory,
-            "server.instance.disposed",
-            json!({"directory": directory}),
-        );
+        world.publish(directory, "server.instance.disposed", json!({"directory": directory}));
         world.bus.tell(Some(directory), &Signal::End);
     }
 }

@@ -45,18 +45,12 @@ impl Shared {
         }
         let mut step = Step::text("Hello from the scripted model.");
         "thinking hard about it".clone_into(&mut step.reasoning);
-        Planned {
-            step,
-            index: 0,
-            prompt: String::new(),
-        }
+        Planned { step, index: 0, prompt: String::new() }
     }
 
     fn choose_script(&self, session: &str, message: &Message) -> Option<Arc<Script>> {
-        let is_synthetic = message
-            .parts
-            .iter()
-            .all(|part| part["synthetic"] == true || part["type"] == "compaction");
+        let is_synthetic =
+            message.parts.iter().all(|part| part["synthetic"] == true || part["type"] == "compaction");
         let prompt = Prompt {
             session: session.to_owned(),
             message: message.id().to_owned(),
@@ -79,10 +73,8 @@ impl World {
         let Some(error) = &planned.step.error else {
             return false;
         };
-        let failures = self
-            .failures
-            .entry((session.to_owned(), planned.prompt.clone(), planned.index))
-            .or_default();
+        let failures =
+            self.failures.entry((session.to_owned(), planned.prompt.clone(), planned.index)).or_default();
         *failures += 1;
         error.times == 0 || *failures <= error.times
     }
@@ -96,12 +88,7 @@ fn text_of(message: &Message) -> String {
 
 fn pick_step(script: &Script, index: usize) -> Step {
     let last = script.steps.last().filter(|_| script.repeat_last);
-    script
-        .steps
-        .get(index)
-        .or(last)
-        .cloned()
-        .unwrap_or_else(|| Step::text("(script over) done."))
+    script.steps.get(index).or(last).cloned().unwrap_or_else(|| Step::text("(script over) done."))
 }
 
 /// The messages as the server sends them to the model: from the last completed compaction on, its tail after it.
@@ -115,16 +102,11 @@ fn model_view(session: &Session) -> Vec<&Message> {
     let Some(summary) = all.iter().rposition(|message| is_summary(message)) else {
         return all;
     };
-    let Some(start) = all
-        .iter()
-        .position(|message| message.info["id"] == all[summary].info["parentID"])
+    let Some(start) = all.iter().position(|message| message.info["id"] == all[summary].info["parentID"])
     else {
         return all;
     };
-    let tail_id = all[start]
-        .parts
-        .iter()
-        .find_map(|part| part["tail_start_id"].as_str());
+    let tail_id = all[start].parts.iter().find_map(|part| part["tail_start_id"].as_str());
     let tail = tail_id.and_then(|id| all.iter().position(|message| message.id() == id));
     let mut view = all[start..=summary].to_vec();
     if let Some(tail) = tail.filter(|&tail| tail < start) {
@@ -136,11 +118,7 @@ fn model_view(session: &Session) -> Vec<&Message> {
 
 /// Answers without content and failed ones are left out of what the model sees.
 fn is_seen_by_model(message: &Message) -> bool {
-    let says = |part: &Value| {
-        ["text", "reasoning", "tool"]
-            .iter()
-            .any(|kind| part["type"] == *kind)
-    };
+    let says = |part: &Value| ["text", "reasoning", "tool"].iter().any(|kind| part["type"] == *kind);
     let has_content = message.parts.iter().any(says);
     let error = &message.info["error"];
     has_content && (error.is_null() || error["name"] == "MessageAbortedError")

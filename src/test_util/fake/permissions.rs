@@ -17,17 +17,11 @@ pub(super) struct Refusal {
 
 impl Refusal {
     pub(super) fn error(message: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            ends_turn: false,
-        }
+        Self { message: message.into(), ends_turn: false }
     }
 
     fn by_human(message: &str) -> Self {
-        Self {
-            message: message.to_owned(),
-            ends_turn: true,
-        }
+        Self { message: message.to_owned(), ends_turn: true }
     }
 }
 
@@ -43,9 +37,7 @@ impl ToolCall {
             None => (self.tool.name.as_str(), subject),
         };
         let agent = self.message["agent"].as_str().unwrap_or_default();
-        let rules = self
-            .shared
-            .rules(&self.session, agent, self.tool.result.ask.as_ref());
+        let rules = self.shared.rules(&self.session, agent, self.tool.result.ask.as_ref());
         match evaluate(&rules, permission, pattern) {
             "deny" => {
                 let relevant = rules
@@ -76,23 +68,18 @@ impl ToolCall {
                 "patterns": [pattern], "metadata": metadata, "always": [always], "tool": self.call_site(),
             });
             let directory = world.directory_of(&self.session).unwrap_or_default();
-            world.instance(&directory).permissions.push(Pending {
-                info: info.clone(),
-                answer,
-            });
+            world.instance(&directory).permissions.push(Pending { info: info.clone(), answer });
             world.publish(&directory, "permission.asked", info);
         }
         match reply.await {
             Ok(PermissionReply::Allow) => Ok(()),
-            Ok(PermissionReply::Reject {
-                message: Some(message),
-            }) => Err(Refusal::error(format!(
+            Ok(PermissionReply::Reject { message: Some(message) }) => Err(Refusal::error(format!(
                 "The user rejected permission to use this specific tool call with the following feedback: {message}"
             ))),
             // Disposing of the instance drops the request unanswered.
-            Ok(PermissionReply::Reject { message: None }) | Err(_) => Err(Refusal::by_human(
-                "The user rejected permission to use this specific tool call.",
-            )),
+            Ok(PermissionReply::Reject { message: None }) | Err(_) => {
+                Err(Refusal::by_human("The user rejected permission to use this specific tool call."))
+            }
         }
     }
 
@@ -106,10 +93,7 @@ impl ToolCall {
                 "tool": self.call_site(),
             });
             let directory = world.directory_of(&self.session).unwrap_or_default();
-            world.instance(&directory).questions.push(Pending {
-                info: info.clone(),
-                answer,
-            });
+            world.instance(&directory).questions.push(Pending { info: info.clone(), answer });
             world.publish(&directory, "question.asked", info);
         }
         let Ok(QuestionReply::Answers(answers)) = reply.await else {
@@ -120,21 +104,10 @@ impl ToolCall {
             .iter()
             .enumerate()
             .map(|(index, question)| {
-                let chosen: Vec<&str> = answers[index]
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .filter_map(Value::as_str)
-                    .collect();
-                let chosen = if chosen.is_empty() {
-                    "Unanswered".to_owned()
-                } else {
-                    chosen.join(", ")
-                };
-                format!(
-                    "\"{}\"=\"{chosen}\"",
-                    question["question"].as_str().unwrap_or_default()
-                )
+                let chosen: Vec<&str> =
+                    answers[index].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+                let chosen = if chosen.is_empty() { "Unanswered".to_owned() } else { chosen.join(", ") };
+                format!("\"{}\"=\"{chosen}\"", question["question"].as_str().unwrap_or_default())
             })
             .collect();
         let plural = if asked.len() == 1 { "" } else { "s" };
@@ -161,13 +134,7 @@ impl Shared {
         }
         if let Some(session) = world.sessions.get(session) {
             rules.extend(
-                session
-                    .info
-                    .get("permission")
-                    .and_then(Value::as_array)
-                    .into_iter()
-                    .flatten()
-                    .cloned(),
+                session.info.get("permission").and_then(Value::as_array).into_iter().flatten().cloned(),
             );
         }
         if let Some(directory) = world.directory_of(session) {
@@ -179,9 +146,7 @@ impl Shared {
     /// Whether a rule takes the tool away from the session altogether.
     pub(super) fn is_tool_denied(&self, session: &str, agent: &str, tool: &str) -> bool {
         let rules = self.rules(session, agent, None);
-        let last = rules
-            .iter()
-            .rfind(|rule| matches(rule["permission"].as_str().unwrap_or_default(), tool));
+        let last = rules.iter().rfind(|rule| matches(rule["permission"].as_str().unwrap_or_default(), tool));
         last.is_some_and(|rule| rule["pattern"] == "*" && rule["action"] == "deny")
     }
 
@@ -218,9 +183,8 @@ impl Shared {
                 .filter_map(Value::as_str)
                 .all(|pattern| evaluate(&approved, permission, pattern) == "allow")
         };
-        let (settled, left) = std::mem::take(&mut world.instance(directory).permissions)
-            .into_iter()
-            .partition(|other| {
+        let (settled, left) =
+            std::mem::take(&mut world.instance(directory).permissions).into_iter().partition(|other| {
                 other.info["sessionID"] == session
                     && (reply == "reject" || (reply == "always" && covered(&other.info)))
             });
@@ -288,10 +252,9 @@ fn configured_rules(config: &Value) -> Vec<Value> {
         Value::Object(config) => config
             .iter()
             .flat_map(|(permission, value)| match value {
-                Value::Object(patterns) => patterns
-                    .iter()
-                    .map(|(pattern, action)| rule(permission, pattern, action))
-                    .collect(),
+                Value::Object(patterns) => {
+                    patterns.iter().map(|(pattern, action)| rule(permission, pattern, action)).collect()
+                }
                 action => vec![rule(permission, "*", action)],
             })
             .collect(),

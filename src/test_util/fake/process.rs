@@ -73,11 +73,7 @@ impl<'a> Call<'a> {
 
     /// Sums up the session.
     pub(super) async fn summarize(&mut self) -> Verdict {
-        let planned = Planned {
-            step: self.shared.compaction_step(),
-            index: 0,
-            prompt: String::new(),
-        };
+        let planned = Planned { step: self.shared.compaction_step(), index: 0, prompt: String::new() };
         self.run(&planned, None).await
     }
 
@@ -94,9 +90,7 @@ impl<'a> Call<'a> {
         loop {
             self.shared.world().set_busy(self.session);
             if let Some(call) = &mut record {
-                self.shared
-                    .recorder
-                    .change(|log| log.model_calls.push(call.clone()));
+                self.shared.recorder.change(|log| log.model_calls.push(call.clone()));
                 call.first = false;
             }
             let result = tokio::select! {
@@ -109,9 +103,7 @@ impl<'a> Call<'a> {
             };
             let Err(failure) = result else { break };
             if failure.is_overflow() {
-                self.shared
-                    .world()
-                    .session_error(self.session, &failure.to_json());
+                self.shared.world().session_error(self.session, &failure.to_json());
                 self.is_full = true;
                 break;
             }
@@ -131,9 +123,7 @@ impl<'a> Call<'a> {
         }
         self.clean_up().await;
         if self.is_full {
-            return Verdict::Compact {
-                overflow: self.info["finish"].is_null(),
-            };
+            return Verdict::Compact { overflow: self.info["finish"].is_null() };
         }
         if self.is_blocked || !self.info["error"].is_null() {
             return Verdict::Stop;
@@ -263,15 +253,11 @@ impl<'a> Call<'a> {
 
     fn start_tools(&mut self, step: &Step) {
         for (index, tool) in step.tools.iter().enumerate() {
-            let call_id = tool
-                .id
-                .clone()
-                .unwrap_or_else(|| format!("call_{}_{index}", self.shared.next_call_number()));
+            let call_id =
+                tool.id.clone().unwrap_or_else(|| format!("call_{}_{index}", self.shared.next_call_number()));
             let state = json!({"status": "pending", "input": {}, "raw": ""});
-            let part = self.put_new_part(
-                "tool",
-                json!({"tool": tool.name, "callID": call_id, "state": state}),
-            );
+            let part =
+                self.put_new_part("tool", json!({"tool": tool.name, "callID": call_id, "state": state}));
             let call = ToolCall::new(self.shared, self.session, &self.info, part, tool.clone());
             self.tools.push(call.start());
         }
@@ -330,9 +316,7 @@ impl<'a> Call<'a> {
         self.put_message();
         if self.info["finish"] == "content-filter" {
             self.put_message();
-            self.shared
-                .world()
-                .session_error(self.session, &self.info["error"]);
+            self.shared.world().session_error(self.session, &self.info["error"]);
         }
     }
 
@@ -387,11 +371,7 @@ fn aborted() -> Value {
 
 /// The server's word for the provider's finish reason.
 fn finish_reason(step: &Step) -> &'static str {
-    let default = if step.tools.is_empty() {
-        "stop"
-    } else {
-        "tool_calls"
-    };
+    let default = if step.tools.is_empty() { "stop" } else { "tool_calls" };
     match step.finish.as_deref().unwrap_or(default) {
         _ if step.drop => "unknown",
         "stop" => "stop",

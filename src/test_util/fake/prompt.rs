@@ -63,11 +63,7 @@ impl Shared {
     pub(super) fn last_assistant(&self, session: &str) -> Option<Value> {
         let world = self.world();
         let messages = &world.sessions.get(session)?.messages;
-        messages
-            .iter()
-            .rev()
-            .find(|message| message.is("assistant"))
-            .map(super::world::Message::with_parts)
+        messages.iter().rev().find(|message| message.is("assistant")).map(super::world::Message::with_parts)
     }
 
     fn store_prompt(&self, session: &str, body: &Value) -> Result<String, PromptFailed> {
@@ -78,16 +74,12 @@ impl Shared {
             if self.options.flavour != Flavour::V1_1 {
                 self.world().session_error(session, &unknown_error(&message));
             }
-            return Err(PromptFailed {
-                message: "UnknownError: UnknownError".to_owned(),
-            });
+            return Err(PromptFailed { message: "UnknownError: UnknownError".to_owned() });
         }
         let mut world = self.world();
         let now = world.next_message_ms(session);
         let Some(current) = world.sessions.get(session) else {
-            return Err(PromptFailed {
-                message: format!("NotFoundError: Session not found: {session}"),
-            });
+            return Err(PromptFailed { message: format!("NotFoundError: Session not found: {session}") });
         };
         let model = self.choose_model(body, &current.info);
         let session_model = json!({

@@ -37,20 +37,13 @@ const TRANSIENT: [&str; 20] = [
     "resource exhausted",
 ];
 /// What makes the server compact the session instead.
-const OVERFLOW: [&str; 4] = [
-    "maximum context length",
-    "prompt is too long",
-    "context_length_exceeded",
-    "context window",
-];
+const OVERFLOW: [&str; 4] =
+    ["maximum context length", "prompt is too long", "context_length_exceeded", "context window"];
 
 impl Failure {
     pub(super) fn new(error: &ProviderError) -> Self {
         let default = || json!({"error": {"message": format!("scripted error {}", error.status)}});
-        Self {
-            error: error.clone(),
-            body: error.body.clone().unwrap_or_else(default),
-        }
+        Self { error: error.clone(), body: error.body.clone().unwrap_or_else(default) }
     }
 
     /// An HTTP error comes instead of a stream; with status 200 it comes at the stream's end.
@@ -93,12 +86,9 @@ impl Failure {
     /// The error inside a stream, with its fields in the order the server gives them.
     fn error_chunk(&self) -> String {
         let error = &self.body["error"];
-        let fields = ["message", "type", "param", "code"]
-            .into_iter()
-            .filter(|field| !error[*field].is_null());
-        let fields: Vec<String> = fields
-            .map(|field| format!("\"{field}\":{}", error[field]))
-            .collect();
+        let fields =
+            ["message", "type", "param", "code"].into_iter().filter(|field| !error[*field].is_null());
+        let fields: Vec<String> = fields.map(|field| format!("\"{field}\":{}", error[field])).collect();
         format!("{{{}}}", fields.join(","))
     }
 

@@ -78,10 +78,7 @@ pub struct RecordedEvent {
 impl Log {
     /// How many requests one endpoint got.
     pub fn count(&self, route: Route) -> usize {
-        self.requests
-            .iter()
-            .filter(|request| request.route == route)
-            .count()
+        self.requests.iter().filter(|request| request.route == route).count()
     }
 
     /// How many events of a type were published for a session.

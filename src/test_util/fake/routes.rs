@@ -97,21 +97,13 @@ impl Shared {
             Route::SessionDetail => self.session_detail(call),
             Route::ListPermissions => {
                 let mut world = self.world();
-                let list = world
-                    .instance(&directory)
-                    .permissions
-                    .iter()
-                    .map(|request| request.info.clone());
+                let list = world.instance(&directory).permissions.iter().map(|request| request.info.clone());
                 Ok(Answer::json(&list.collect()))
             }
             Route::ReplyPermission => self.answer_permission(call, &directory),
             Route::ListQuestions => {
                 let mut world = self.world();
-                let list = world
-                    .instance(&directory)
-                    .questions
-                    .iter()
-                    .map(|request| request.info.clone());
+                let list = world.instance(&directory).questions.iter().map(|request| request.info.clone());
                 Ok(Answer::json(&list.collect()))
             }
             Route::ReplyQuestion => self.answer_question(call, &directory),
@@ -129,18 +121,12 @@ impl Shared {
                 let version = self.options.flavour.version();
                 Ok(Answer::json(&json!({"healthy": true, "version": version})))
             }
-            Route::Event => Ok(Answer::stream(events::body(
-                self,
-                Some(directory),
-                call.fault.clone(),
-                call.index,
-            ))),
-            Route::GlobalEvent => Ok(Answer::stream(events::body(
-                self,
-                None,
-                call.fault.clone(),
-                call.index,
-            ))),
+            Route::Event => {
+                Ok(Answer::stream(events::body(self, Some(directory), call.fault.clone(), call.index)))
+            }
+            Route::GlobalEvent => {
+                Ok(Answer::stream(events::body(self, None, call.fault.clone(), call.index)))
+            }
             Route::Unknown | Route::Any => Ok(Answer::html()),
         }
     }
@@ -165,11 +151,7 @@ impl Shared {
 
     fn session_info(&self, session: &str) -> Value {
         let world = self.world();
-        world
-            .sessions
-            .get(session)
-            .map(|session| session.info.clone().into())
-            .unwrap_or_default()
+        world.sessions.get(session).map(|session| session.info.clone().into()).unwrap_or_default()
     }
 
     fn create_session(&self, call: &Call, directory: &str) -> Result<Answer, Answer> {
@@ -192,10 +174,7 @@ impl Shared {
     }
 
     fn list_sessions(&self, call: &Call, directory: &str) -> Answer {
-        let limit = call
-            .query("limit")
-            .and_then(|limit| limit.parse().ok())
-            .unwrap_or(100);
+        let limit = call.query("limit").and_then(|limit| limit.parse().ok()).unwrap_or(100);
         let world = self.world();
         let mut sessions = sessions_where(&world, |session| session.directory == directory);
         if let Some(sessions) = sessions.as_array_mut() {
@@ -242,10 +221,7 @@ impl Shared {
         let page = input::Page::of(call)?;
         let session = self.known_session(call)?;
         let world = self.world();
-        let all = world
-            .sessions
-            .get(&session)
-            .map_or(&[][..], |session| &session.messages);
+        let all = world.sessions.get(&session).map_or(&[][..], |session| &session.messages);
         let end = match &page.before {
             Some((time, id)) => {
                 all.partition_point(|message| (message.row_ms, message.id()) < (*time, id.as_str()))
@@ -284,10 +260,7 @@ impl Shared {
         }
         let session = self.known_session(call)?;
         let world = self.world();
-        let message = world
-            .sessions
-            .get(&session)
-            .and_then(|session| session.message(id));
+        let message = world.sessions.get(&session).and_then(|session| session.message(id));
         message
             .map(|message| Answer::json(&message.with_parts()))
             .ok_or_else(|| Answer::not_found(&format!("Message not found: {id}")))
@@ -332,10 +305,7 @@ impl Shared {
         let body = input::json_body(call)?;
         for field in ["providerID", "modelID"] {
             if !body[field].is_string() {
-                return Err(Answer::bad_request(
-                    "Payload",
-                    &format!("Missing key\n  at [\"{field}\"]"),
-                ));
+                return Err(Answer::bad_request("Payload", &format!("Missing key\n  at [\"{field}\"]")));
             }
         }
         let session = self.known_session(call)?;
@@ -369,10 +339,7 @@ impl Shared {
         let mut renamed = Map::new();
         for (mut info, parts) in copies {
             let message = world.clock.ascending("msg");
-            renamed.insert(
-                info["id"].as_str().unwrap_or_default().to_owned(),
-                message.as_str().into(),
-            );
+            renamed.insert(info["id"].as_str().unwrap_or_default().to_owned(), message.as_str().into());
             info["id"] = message.as_str().into();
             info["sessionID"] = id.as_str().into();
             if let Some(parent) = info["parentID"].as_str().and_then(|parent| renamed.get(parent)) {
@@ -401,11 +368,7 @@ impl Shared {
 
     fn answer_permission(&self, call: &Call, directory: &str) -> Result<Answer, Answer> {
         let is_old_route = call.segments[0] == "session";
-        let (id, field) = if is_old_route {
-            (3, "response")
-        } else {
-            (1, "reply")
-        };
+        let (id, field) = if is_old_route { (3, "response") } else { (1, "reply") };
         let id = call.segments[id].as_str();
         let body = input::json_body(call)?;
         let reply = body[field].as_str().unwrap_or_default();
@@ -417,9 +380,7 @@ impl Shared {
         }
         let directory = if is_old_route {
             let session = &call.segments[1];
-            self.world()
-                .directory_of(session)
-                .ok_or_else(|| Answer::session_not_found(session))?
+            self.world().directory_of(session).ok_or_else(|| Answer::session_not_found(session))?
         } else {
             directory.to_owned()
         };
@@ -467,11 +428,7 @@ impl Shared {
             ["config", "providers"] => self.providers(),
             ["agent"] => {
                 let agent = |name: &String| {
-                    let mode = if name == "general" || name == "explore" {
-                        "subagent"
-                    } else {
-                        "primary"
-                    };
+                    let mode = if name == "general" || name == "explore" { "subagent" } else { "primary" };
                     json!({"name": name, "mode": mode, "native": true, "permission": [], "options": {}})
                 };
                 self.options.agents.iter().map(agent).collect()
@@ -516,9 +473,7 @@ impl Shared {
 
 fn sessions_where(world: &World, is_wanted: impl Fn(&super::world::Session) -> bool) -> Value {
     let all = world.session_order.iter().filter_map(|id| world.sessions.get(id));
-    all.filter(|session| is_wanted(session))
-        .map(|session| Value::Object(session.info.clone()))
-        .collect()
+    all.filter(|session| is_wanted(session)).map(|session| Value::Object(session.info.clone())).collect()
 }
 
 fn request_not_found(what: &str, id: &str) -> Answer {

@@ -62,23 +62,13 @@ impl Shared {
         let id = world.next_runner;
         let (ended, done) = watch::channel(None);
         let stop = Stop::default();
-        let runner = Runner {
-            id,
-            stop: stop.clone(),
-            done: done.clone(),
-        };
+        let runner = Runner { id, stop: stop.clone(), done: done.clone() };
         world.runners.insert(session.to_owned(), runner);
         drop(world);
         let (shared, session) = (Arc::clone(self), session.to_owned());
         self.spawn(async move {
-            let mut run = Run {
-                shared: &shared,
-                session: &session,
-                id,
-                stop: &stop,
-                tail: None,
-                answering: None,
-            };
+            let mut run =
+                Run { shared: &shared, session: &session, id, stop: &stop, tail: None, answering: None };
             let end = run.until_done().await;
             run.finish(&mut shared.world());
             let tail = run.tail.take();
@@ -115,10 +105,7 @@ impl Shared {
     async fn cancel_jobs(self: &Arc<Self>, session: &str) {
         let jobs: Vec<String> = {
             let world = self.world();
-            let mine = world
-                .jobs
-                .iter()
-                .filter(|(child, job)| *child == session || job.parent == session);
+            let mine = world.jobs.iter().filter(|(child, job)| *child == session || job.parent == session);
             mine.map(|(child, _)| child.clone()).collect()
         };
         for child in jobs {
@@ -145,10 +132,7 @@ impl Shared {
     fn summarize_changes(&self, session: &str, user: &str) {
         let mut world = self.world();
         world.update_session(session, |info| {
-            info.insert(
-                "summary".to_owned(),
-                json!({"additions": 0, "deletions": 0, "files": 0}),
-            );
+            info.insert("summary".to_owned(), json!({"additions": 0, "deletions": 0, "files": 0}));
         });
         world.publish_for(session, "session.diff", json!({"sessionID": session, "diff": []}));
         let info = world
@@ -227,8 +211,7 @@ impl Run<'_> {
                 Verdict::Continue => {}
                 Verdict::Stop => return RunEnd::Finished,
                 Verdict::Compact { overflow } => {
-                    self.shared
-                        .request_compaction(self.session, &user, true, Some(overflow));
+                    self.shared.request_compaction(self.session, &user, true, Some(overflow));
                 }
             }
         }
@@ -236,21 +219,14 @@ impl Run<'_> {
 
     /// Goes idle, unless an abort already took the loop's place.
     fn finish(&self, world: &mut World) {
-        if world
-            .runners
-            .get(self.session)
-            .is_some_and(|runner| runner.id == self.id)
-        {
+        if world.runners.get(self.session).is_some_and(|runner| runner.id == self.id) {
             world.runners.remove(self.session);
             world.set_idle(self.session, &self.shared.options.directory);
         }
     }
 
     fn next(&self, world: &World) -> Next {
-        let messages = world
-            .sessions
-            .get(self.session)
-            .map_or(&[][..], |session| &session.messages);
+        let messages = world.sessions.get(self.session).map_or(&[][..], |session| &session.messages);
         let newest = |is: &dyn Fn(&&Message) -> bool| {
             messages.iter().filter(is).max_by_key(|message| message.age_key())
         };
@@ -271,10 +247,7 @@ impl Run<'_> {
             .rfind(|part| part["type"] == "compaction");
         let user_info = user.info.clone();
         if let Some(part) = compaction {
-            return Next::Compact {
-                user: user_info,
-                part: part.clone(),
-            };
+            return Next::Compact { user: user_info, part: part.clone() };
         }
         let is_full = |message: &Message| {
             message.info["summary"] != true && self.shared.overflows(&message.info["tokens"])
@@ -291,35 +264,24 @@ impl Run<'_> {
             world.sessions.get(self.session).is_some_and(|session| {
                 session.text("title").starts_with("New session - ")
                     && session.text("parentID").is_empty()
-                    && session
-                        .messages
-                        .iter()
-                        .filter(|message| message.is("user"))
-                        .count()
-                        == 1
+                    && session.messages.iter().filter(|message| message.is("user")).count() == 1
             })
         };
         if untitled {
             let (shared, session) = (Arc::clone(self.shared), self.session.to_owned());
-            self.shared
-                .spawn(async move { shared.make_title(&session).await });
+            self.shared.spawn(async move { shared.make_title(&session).await });
         }
     }
 
     fn check_model(&self, user: &Value) -> Option<RunEnd> {
         let (provider, model) = (&user["model"]["providerID"], &user["model"]["modelID"]);
-        let name = format!(
-            "{}/{}",
-            provider.as_str().unwrap_or_default(),
-            model.as_str().unwrap_or_default()
-        );
+        let name =
+            format!("{}/{}", provider.as_str().unwrap_or_default(), model.as_str().unwrap_or_default());
         if self.shared.options.models.contains(&name) {
             return None;
         }
         let message = format!("Model not found: {name}.");
-        self.shared
-            .world()
-            .session_error(self.session, &unknown_error(&message));
+        self.shared.world().session_error(self.session, &unknown_error(&message));
         Some(RunEnd::Failed(format!("ProviderModelNotFoundError: {message}")))
     }
 
@@ -376,8 +338,7 @@ impl Run<'_> {
         let info = self.new_assistant(user, &"compaction".into(), true);
         let mut call = Call::new(self.shared, self.session, self.stop, info);
         let verdict = call.summarize().await;
-        self.shared
-            .after_compaction(self.session, user, part, &call, &verdict)
+        self.shared.after_compaction(self.session, user, part, &call, &verdict)
     }
 }
 
@@ -386,10 +347,7 @@ fn is_final_for(assistant: &Message, user: &Message) -> bool {
     let finish = &assistant.info["finish"];
     let is_orphan =
         |part: &Value| part["state"]["status"] == "error" && part["state"]["metadata"]["interrupted"] == true;
-    let has_tool_calls = assistant
-        .parts
-        .iter()
-        .any(|part| part["type"] == "tool" && !is_orphan(part));
+    let has_tool_calls = assistant.parts.iter().any(|part| part["type"] == "tool" && !is_orphan(part));
     let is_open = finish.is_null() || finish == "tool-calls" || finish == "unknown";
     !is_open && !has_tool_calls && assistant.info["parentID"] == user.info["id"]
 }

@@ -107,9 +107,7 @@ impl Shared {
             });
             log.requests.len() - 1
         });
-        let body = axum::body::to_bytes(Body::new(body), usize::MAX)
-            .await
-            .map_err(|_unread| Dropped)?;
+        let body = axum::body::to_bytes(Body::new(body), usize::MAX).await.map_err(|_unread| Dropped)?;
         self.note(index, |request| request.bytes_in = body.len() as u64);
         let mut call = Call {
             segments,
@@ -171,9 +169,7 @@ impl Shared {
             return true;
         };
         let wanted = base64::engine::general_purpose::STANDARD.encode(format!("opencode:{password}"));
-        let basic = call
-            .header("authorization")
-            .and_then(|value| value.strip_prefix("Basic "));
+        let basic = call.header("authorization").and_then(|value| value.strip_prefix("Basic "));
         basic == Some(&wanted) || call.query("auth_token") == Some(&wanted)
     }
 }
@@ -187,19 +183,12 @@ fn truncate(answer: Answer, limit: usize) -> Answer {
     let start = bytes.slice(..limit.min(length));
     let broken = || io::Error::new(io::ErrorKind::ConnectionReset, "truncated by the test");
     let chunks = stream::iter([Ok(start)]).chain(stream::once(async move { Err(broken()) }));
-    Answer {
-        body: AnswerBody::Stream(Body::from_stream(chunks)),
-        ..answer
-    }
-    .header("content-length", length.to_string())
+    Answer { body: AnswerBody::Stream(Body::from_stream(chunks)), ..answer }
+        .header("content-length", length.to_string())
 }
 
 fn parse_query(query: &str) -> Vec<(String, String)> {
-    let decode = |text: &str| {
-        percent_decode_str(&text.replace('+', " "))
-            .decode_utf8_lossy()
-            .into_owned()
-    };
+    let decode = |text: &str| percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned();
     query
         .split('&')
         .filter(|pair| !pair.is_empty())

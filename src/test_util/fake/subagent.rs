@@ -37,42 +37,25 @@ impl ToolCall {
         self.show_running(None, None);
 
         let cancel = CancellationToken::new();
-        let job = Job {
-            parent: self.session.clone(),
-            cancel: cancel.clone(),
-        };
+        let job = Job { parent: self.session.clone(), cancel: cancel.clone() };
         self.shared.world().jobs.insert(child.clone(), job);
         let body = json!({
             "agent": agent, "model": metadata["model"], "parts": [{"type": "text", "text": text("prompt")}],
         });
-        let subagent = Subagent {
-            shared: Arc::clone(&self.shared),
-            child: child.clone(),
-            body,
-            cancel,
-        };
+        let subagent = Subagent { shared: Arc::clone(&self.shared), child: child.clone(), body, cancel };
         if in_background {
             metadata["jobId"] = child.as_str().into();
             metadata["truncated"] = false.into();
             self.run_in_background(subagent, description.clone());
             return Ok(ToolResult {
                 title: description,
-                output: render(
-                    &child,
-                    "running",
-                    Some("Background task started"),
-                    BACKGROUND_STARTED,
-                ),
+                output: render(&child, "running", Some("Background task started"), BACKGROUND_STARTED),
                 metadata,
             });
         }
         let output = subagent.run().await.map_err(Refusal::error)?;
         metadata["truncated"] = false.into();
-        Ok(ToolResult {
-            title: description,
-            output: render(&child, "completed", None, &output),
-            metadata,
-        })
+        Ok(ToolResult { title: description, output: render(&child, "completed", None, &output), metadata })
     }
 
     fn task_problem(&self, agent: &str, in_background: bool) -> Option<String> {
@@ -124,10 +107,7 @@ impl ToolCall {
         let directory = world.directory_of(&self.session).unwrap_or_default();
         let fields = Map::from_iter([
             ("parentID".to_owned(), self.session.as_str().into()),
-            (
-                "title".to_owned(),
-                format!("{description} (@{agent} subagent)").into(),
-            ),
+            ("title".to_owned(), format!("{description} (@{agent} subagent)").into()),
             ("agent".to_owned(), agent.into()),
             ("permission".to_owned(), rules.into()),
         ]);
@@ -189,26 +169,16 @@ impl Subagent {
         let parts = message["parts"].as_array().map(Vec::as_slice).unwrap_or_default();
         if message["info"]["finish"] == "tool-calls" {
             // Only a refusal ends a turn on tool calls.
-            let refusal = parts
-                .iter()
-                .rev()
-                .find_map(|part| part["state"]["error"].as_str());
+            let refusal = parts.iter().rev().find_map(|part| part["state"]["error"].as_str());
             return Err(failed(refusal.unwrap_or_default()));
         }
         let last_text = parts.iter().rev().find(|part| part["type"] == "text");
-        Ok(last_text
-            .and_then(|part| part["text"].as_str())
-            .unwrap_or_default()
-            .to_owned())
+        Ok(last_text.and_then(|part| part["text"].as_str()).unwrap_or_default().to_owned())
     }
 }
 
 fn render(child: &str, state: &str, summary: Option<&str>, text: &str) -> String {
-    let tag = if state == "error" {
-        "task_error"
-    } else {
-        "task_result"
-    };
+    let tag = if state == "error" { "task_error" } else { "task_result" };
     let summary = summary.map_or_else(String::new, |summary| format!("<summary>{summary}</summary>\n"));
     format!("<task id=\"{child}\" state=\"{state}\">\n{summary}<{tag}>\n{text}\n</{tag}>\n</task>")
 }

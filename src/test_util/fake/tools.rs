@@ -163,9 +163,7 @@ impl ToolCall {
         if is_denied(name) || !(TOOLS.contains(&name) || is_custom) {
             let tools = TOOLS.iter().filter(|tool| !is_denied(tool));
             let known = tools.copied().collect::<Vec<_>>().join(", ");
-            return Some(format!(
-                "Model tried to call unavailable tool '{name}'. Available tools: {known}."
-            ));
+            return Some(format!("Model tried to call unavailable tool '{name}'. Available tools: {known}."));
         }
         let Value::String(text) = &self.tool.args else {
             return None;
@@ -253,17 +251,11 @@ impl ToolCall {
     }
 
     fn aborted_bash(&self) -> ToolResult {
-        let shown = self.part["state"]["metadata"]["output"]
-            .as_str()
-            .unwrap_or_default();
+        let shown = self.part["state"]["metadata"]["output"].as_str().unwrap_or_default();
         let mut result = self.bash_result(shown);
         let note = "<shell_metadata>\nUser aborted the command\n</shell_metadata>";
         result.output = format!("{}\n\n{note}", result.output);
-        let told = if shown.is_empty() {
-            result.output.as_str()
-        } else {
-            shown
-        };
+        let told = if shown.is_empty() { result.output.as_str() } else { shown };
         result.metadata = json!({"output": told, "exit": null, "truncated": false});
         result
     }
@@ -286,11 +278,7 @@ impl ToolCall {
                 if let Some(state) = state.as_object_mut() {
                     state.remove("title");
                 }
-                if refusal.ends_turn {
-                    ToolEnd::Refused
-                } else {
-                    ToolEnd::Settled
-                }
+                if refusal.ends_turn { ToolEnd::Refused } else { ToolEnd::Settled }
             }
         };
         self.put_part();

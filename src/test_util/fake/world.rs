@@ -162,9 +162,7 @@ impl World {
     }
 
     pub(super) fn directory_of(&self, session: &str) -> Option<String> {
-        self.sessions
-            .get(session)
-            .map(|session| session.directory.clone())
+        self.sessions.get(session).map(|session| session.directory.clone())
     }
 
     pub(super) fn instance(&mut self, directory: &str) -> &mut Instance {
@@ -174,10 +172,8 @@ impl World {
     /// Sends an event to everyone who listens to the directory.
     pub(super) fn publish(&mut self, directory: &str, kind: &str, properties: Value) {
         let session = properties["sessionID"].as_str().unwrap_or_default().to_owned();
-        let mut payload = Map::from_iter([
-            ("type".to_owned(), kind.into()),
-            ("properties".to_owned(), properties),
-        ]);
+        let mut payload =
+            Map::from_iter([("type".to_owned(), kind.into()), ("properties".to_owned(), properties)]);
         if self.flavour != Flavour::V1_1 {
             payload.insert("id".to_owned(), self.clock.ascending("evt").into());
         }
@@ -218,8 +214,7 @@ impl World {
         });
         if let Some(info) = info.as_object_mut() {
             info.extend(fields);
-            info.entry("title")
-                .or_insert_with(|| format!("New session - {}", iso(now)).into());
+            info.entry("title").or_insert_with(|| format!("New session - {}", iso(now)).into());
         }
         self.session_order.push(id.clone());
         let session = Session {
@@ -229,11 +224,7 @@ impl World {
             todos: json!([]),
         };
         self.sessions.insert(id.clone(), session);
-        self.publish(
-            directory,
-            "session.created",
-            json!({"sessionID": id, "info": info}),
-        );
+        self.publish(directory, "session.created", json!({"sessionID": id, "info": info}));
         info
     }
 
@@ -248,24 +239,14 @@ impl World {
             time["updated"] = now.into();
         }
         let info = Value::Object(found.info.clone());
-        self.publish_for(
-            session,
-            "session.updated",
-            json!({"sessionID": session, "info": info}),
-        );
+        self.publish_for(session, "session.updated", json!({"sessionID": session, "info": info}));
     }
 
     /// The time of a session's next message. The real server needs longer than a clock's tick from one to the next;
     /// here the order must not be left to the ids.
     pub(super) fn next_message_ms(&self, session: &str) -> u64 {
-        let messages = self
-            .sessions
-            .get(session)
-            .map_or(&[][..], |session| &session.messages);
-        let last = messages
-            .iter()
-            .map(|message| message.row_ms.max(message.age_key().0))
-            .max();
+        let messages = self.sessions.get(session).map_or(&[][..], |session| &session.messages);
+        let last = messages.iter().map(|message| message.row_ms.max(message.age_key().0)).max();
         self.clock.now_ms().max(last.map_or(0, |last| last + 1))
     }
 
@@ -273,11 +254,7 @@ impl World {
     pub(super) fn put_message(&mut self, session: &str, info: &Value) {
         let row_ms = self.next_message_ms(session);
         let id = info["id"].as_str().unwrap_or_default().to_owned();
-        let home = self
-            .message_home
-            .entry(id.clone())
-            .or_insert_with(|| session.to_owned())
-            .clone();
+        let home = self.message_home.entry(id.clone()).or_insert_with(|| session.to_owned()).clone();
         let Some(found) = self.sessions.get_mut(&home) else {
             return;
         };
@@ -285,21 +262,11 @@ impl World {
             message.info = info.clone();
             message.info["sessionID"] = home.into();
         } else {
-            let message = Message {
-                row_ms,
-                info: info.clone(),
-                parts: Vec::new(),
-            };
-            let place = found
-                .messages
-                .partition_point(|other| other.row_key() < message.row_key());
+            let message = Message { row_ms, info: info.clone(), parts: Vec::new() };
+            let place = found.messages.partition_point(|other| other.row_key() < message.row_key());
             found.messages.insert(place, message);
         }
-        self.publish_for(
-            session,
-            "message.updated",
-            json!({"sessionID": session, "info": info}),
-        );
+        self.publish_for(session, "message.updated", json!({"sessionID": session, "info": info}));
     }
 
     /// Writes a part, new or known, and says so.
@@ -319,25 +286,15 @@ impl World {
 
     fn store_part(&mut self, part: &Value) {
         let message_id = part["messageID"].as_str().unwrap_or_default();
-        let Some(message) = self
-            .message_home
-            .get(message_id)
-            .and_then(|home| self.sessions.get_mut(home))
-            .and_then(|session| {
-                session
-                    .messages
-                    .iter_mut()
-                    .rev()
-                    .find(|message| message.id() == message_id)
-            })
+        let Some(message) =
+            self.message_home.get(message_id).and_then(|home| self.sessions.get_mut(home)).and_then(
+                |session| session.messages.iter_mut().rev().find(|message| message.id() == message_id),
+            )
         else {
             return;
         };
         let id = part["id"].as_str();
-        match message
-            .parts
-            .binary_search_by(|other| other["id"].as_str().cmp(&id))
-        {
+        match message.parts.binary_search_by(|other| other["id"].as_str().cmp(&id)) {
             Ok(place) => message.parts[place] = part.clone(),
             Err(place) => message.parts.insert(place, part.clone()),
         }
@@ -347,11 +304,7 @@ impl World {
     pub(super) fn publish_delta(&mut self, part: &Value, delta: &str) {
         let session = part["sessionID"].as_str().unwrap_or_default();
         if self.flavour == Flavour::V1_1 {
-            self.publish_for(
-                session,
-                "message.part.updated",
-                json!({"part": part, "delta": delta}),
-            );
+            self.publish_for(session, "message.part.updated", json!({"part": part, "delta": delta}));
             return;
         }
         let properties = json!({
@@ -372,14 +325,8 @@ impl World {
     }
 
     pub(super) fn set_idle(&mut self, session: &str, fallback_directory: &str) {
-        let directory = self
-            .directory_of(session)
-            .unwrap_or_else(|| fallback_directory.to_owned());
-        self.publish(
-            &directory,
-            "session.status",
-            json!({"sessionID": session, "status": {"type": "idle"}}),
-        );
+        let directory = self.directory_of(session).unwrap_or_else(|| fallback_directory.to_owned());
+        self.publish(&directory, "session.status", json!({"sessionID": session, "status": {"type": "idle"}}));
         self.instance(&directory).statuses.remove(session);
         self.publish(&directory, "session.idle", json!({"sessionID": session}));
     }
@@ -388,30 +335,17 @@ impl World {
         let Some(directory) = self.directory_of(session) else {
             return;
         };
-        self.instance(&directory)
-            .statuses
-            .insert(session.to_owned(), status.clone());
-        self.publish(
-            &directory,
-            "session.status",
-            json!({"sessionID": session, "status": status}),
-        );
+        self.instance(&directory).statuses.insert(session.to_owned(), status.clone());
+        self.publish(&directory, "session.status", json!({"sessionID": session, "status": status}));
     }
 
     pub(super) fn session_error(&mut self, session: &str, error: &Value) {
-        self.publish_for(
-            session,
-            "session.error",
-            json!({"sessionID": session, "error": error}),
-        );
+        self.publish_for(session, "session.error", json!({"sessionID": session, "error": error}));
     }
 
     /// Adds what a step used to its session's account.
     pub(super) fn add_usage(&mut self, session: &str, tokens: &Value) {
-        let Some(total) = self
-            .sessions
-            .get_mut(session)
-            .and_then(|session| session.info.get_mut("tokens"))
+        let Some(total) = self.sessions.get_mut(session).and_then(|session| session.info.get_mut("tokens"))
         else {
             return;
         };
@@ -430,11 +364,10 @@ impl World {
         let mut next = 0;
         while next < found.len() {
             let parent = found[next].clone();
-            let children = self.session_order.iter().filter(|id| {
-                self.sessions
-                    .get(*id)
-                    .is_some_and(|child| child.text("parentID") == parent)
-            });
+            let children = self
+                .session_order
+                .iter()
+                .filter(|id| self.sessions.get(*id).is_some_and(|child| child.text("parentID") == parent));
             found.extend(children.cloned());
             next += 1;
         }

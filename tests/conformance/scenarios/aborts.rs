@@ -13,9 +13,7 @@ fn gated(gate: &str) -> Step {
 
 pub(crate) async fn abort_while_streaming(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    stage
-        .prompt(&session, &Script::new([gated("abortstreaming")]))
-        .await;
+    stage.prompt(&session, &Script::new([gated("abortstreaming")])).await;
     stage.event("message.part.delta", &session, 1).await;
     stage.abort(&session).await;
     stage.idle(&session, 2).await;
@@ -25,12 +23,7 @@ pub(crate) async fn abort_while_streaming(stage: &mut Stage<'_>) {
 pub(crate) async fn abort_running_bash(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     let tool = stage.gated_tool("abortbash");
-    stage
-        .prompt(
-            &session,
-            &Script::new([Step::tool(tool), Step::text("never said")]),
-        )
-        .await;
+    stage.prompt(&session, &Script::new([Step::tool(tool), Step::text("never said")])).await;
     stage
         .find("a tool with output", |kind, properties| {
             kind == "message.part.updated" && properties["part"]["state"]["metadata"]["output"].is_string()
@@ -82,9 +75,7 @@ pub(crate) async fn abort_loses_queued_prompt(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     stage.prompt(&session, &Script::new([gated("abortqueued")])).await;
     stage.event("message.part.delta", &session, 1).await;
-    let queued = stage
-        .prompt(&session, &Script::new([Step::text("never said")]))
-        .await;
+    let queued = stage.prompt(&session, &Script::new([Step::text("never said")])).await;
     stage.stored(&queued).await;
     stage.abort(&session).await;
     stage.idle(&session, 2).await;
@@ -92,12 +83,8 @@ pub(crate) async fn abort_loses_queued_prompt(stage: &mut Stage<'_>) {
 
 pub(crate) async fn abort_with_permission_pending(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    stage
-        .prompt(&session, &Script::new([Step::tool(bash("touch x", ""))]))
-        .await;
-    let asked = stage
-        .find("a permission request", |kind, _| kind == "permission.asked")
-        .await;
+    stage.prompt(&session, &Script::new([Step::tool(bash("touch x", ""))])).await;
+    let asked = stage.find("a permission request", |kind, _| kind == "permission.asked").await;
     stage.tool_running(&session).await;
     stage.abort(&session).await;
     stage.idle(&session, 2).await;
@@ -130,12 +117,8 @@ pub(crate) async fn abort_with_question_pending(stage: &mut Stage<'_>) {
 /// Unlike after an error, the runner is gone at once: a prompt that is sent now runs beside the cleaning up.
 pub(crate) async fn prompt_between_abort_idles(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    stage
-        .prompt(&session, &Script::new([Step::tool(bash("touch x", ""))]))
-        .await;
-    let asked = stage
-        .find("a permission request", |kind, _| kind == "permission.asked")
-        .await;
+    stage.prompt(&session, &Script::new([Step::tool(bash("touch x", ""))])).await;
+    let asked = stage.find("a permission request", |kind, _| kind == "permission.asked").await;
     stage.tool_running(&session).await;
     let path = format!("/session/{session}/abort");
     let body = stage.prompt_body(&Script::new([Step::text("right away")]).prompt("do"));
@@ -168,11 +151,7 @@ pub(crate) async fn prompt_between_abort_idles(stage: &mut Stage<'_>) {
         .expect("a list")
         .iter()
         .map(|message| {
-            json!([
-                message["info"]["role"],
-                message["info"]["finish"],
-                message["info"]["error"]["name"]
-            ])
+            json!([message["info"]["role"], message["info"]["finish"], message["info"]["error"]["name"]])
         })
         .collect();
     stage.note("messages", ends);

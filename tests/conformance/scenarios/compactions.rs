@@ -25,20 +25,13 @@ fn overflowing(times: u32, text: &str) -> Step {
 
 pub(crate) async fn compaction_by_usage(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    stage
-        .turn(
-            &session,
-            [filling(Step::text("long answer")), Step::text("going on")],
-        )
-        .await;
+    stage.turn(&session, [filling(Step::text("long answer")), Step::text("going on")]).await;
 }
 
 pub(crate) async fn compaction_after_tools(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     let step = filling(calls([bash("echo hi", "hi\n")]));
-    stage
-        .turn(&session, [step, Step::text("going on"), Step::text("and on")])
-        .await;
+    stage.turn(&session, [step, Step::text("going on"), Step::text("and on")]).await;
 }
 
 pub(crate) async fn compaction_by_overflow(stage: &mut Stage<'_>) {
@@ -55,13 +48,9 @@ pub(crate) async fn compaction_by_overflow_replays(stage: &mut Stage<'_>) {
 pub(crate) async fn compaction_fails(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     stage.target.set_compaction(Step::error(400));
-    stage
-        .prompt(&session, &Script::new([filling(Step::text("long answer"))]))
-        .await;
+    stage.prompt(&session, &Script::new([filling(Step::text("long answer"))])).await;
     stage.idle(&session, 2).await;
-    stage
-        .target
-        .set_compaction(Step::text("SUMMARY: the conversation so far."));
+    stage.target.set_compaction(Step::text("SUMMARY: the conversation so far."));
 }
 
 pub(crate) async fn summarize_route(stage: &mut Stage<'_>) {
@@ -70,10 +59,9 @@ pub(crate) async fn summarize_route(stage: &mut Stage<'_>) {
     let model = json!({"providerID": "mock", "modelID": "m"});
     let answer = stage.post(&format!("/session/{session}/summarize"), &model).await;
     stage.note_answer("summarized", &answer);
-    for (label, session, body) in [
-        ("unknown session", "ses_nope", model),
-        ("no model", session.as_str(), json!({})),
-    ] {
+    for (label, session, body) in
+        [("unknown session", "ses_nope", model), ("no model", session.as_str(), json!({}))]
+    {
         let answer = stage.post(&format!("/session/{session}/summarize"), &body).await;
         stage.note_answer(label, &answer);
     }

@@ -74,9 +74,7 @@ pub(crate) async fn retry_after_partial_text(stage: &mut Stage<'_>) {
 
 pub(crate) async fn retries_exhausted(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    stage
-        .prompt(&session, &Script::new([flaky(429, 0, "never")]))
-        .await;
+    stage.prompt(&session, &Script::new([flaky(429, 0, "never")])).await;
     stage.idle(&session, 2).await;
 }
 
@@ -85,9 +83,7 @@ pub(crate) async fn lost_prompt_then_kick(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     stage.prompt(&session, &Script::new([Step::error(400)])).await;
     stage.event("session.error", &session, 1).await;
-    let lost = stage
-        .prompt(&session, &Script::new([Step::text("found again")]))
-        .await;
+    let lost = stage.prompt(&session, &Script::new([Step::text("found again")])).await;
     stage.idle(&session, 2).await;
     stage.stored(&lost).await;
     let list = stage.get(&format!("/session/{session}/message")).await;
@@ -102,9 +98,7 @@ pub(crate) async fn error_loses_queued_prompt(stage: &mut Stage<'_>) {
     step.gate_before = Some("queuederror".to_owned());
     stage.prompt(&session, &Script::new([step])).await;
     stage.event("session.status", &session, 2).await;
-    let queued = stage
-        .prompt(&session, &Script::new([Step::text("never said")]))
-        .await;
+    let queued = stage.prompt(&session, &Script::new([Step::text("never said")])).await;
     stage.stored(&queued).await;
     stage.target.open_gate("queuederror");
     stage.idle(&session, 2).await;

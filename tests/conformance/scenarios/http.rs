@@ -24,12 +24,7 @@ pub(crate) async fn prompt_answers(stage: &mut Stage<'_>) {
         ("unknown session", "/session/ses_nope/prompt_async"),
         ("session id without its prefix", "/session/nope/prompt_async"),
     ] {
-        note(
-            stage,
-            label,
-            stage.target.request(Method::POST, path).json(&parts),
-        )
-        .await;
+        note(stage, label, stage.target.request(Method::POST, path).json(&parts)).await;
     }
     for (label, content_type, body) in [
         ("malformed JSON", "application/json", "{\"par"),
@@ -43,21 +38,10 @@ pub(crate) async fn prompt_answers(stage: &mut Stage<'_>) {
         ("no parts", json!({})),
         ("unknown kind of part", json!({"parts": [{"type": "zzz"}]})),
         ("text part without text", json!({"parts": [{"type": "text"}]})),
-        (
-            "message id without its prefix",
-            json!({"messageID": "xx", "parts": []}),
-        ),
-        (
-            "part id without its prefix",
-            json!({"parts": [{"type": "text", "text": "a", "id": "x"}]}),
-        ),
+        ("message id without its prefix", json!({"messageID": "xx", "parts": []})),
+        ("part id without its prefix", json!({"parts": [{"type": "text", "text": "a", "id": "x"}]})),
     ] {
-        note(
-            stage,
-            label,
-            stage.target.request(Method::POST, &path).json(&body),
-        )
-        .await;
+        note(stage, label, stage.target.request(Method::POST, &path).json(&body)).await;
     }
 }
 
@@ -69,30 +53,19 @@ pub(crate) async fn session_routes(stage: &mut Stage<'_>) {
     let session = stage.session_with(full).await;
     let info = stage.get(&format!("/session/{session}")).await;
     stage.note_answer("created with everything", &info);
-    let child = stage
-        .session_with(json!({"title": "child", "parentID": session}))
-        .await;
+    let child = stage.session_with(json!({"title": "child", "parentID": session})).await;
     for (label, path) in [
         ("unknown session", "/session/ses_nope".to_owned()),
         ("session id without its prefix", "/session/nope".to_owned()),
         ("children", format!("/session/{session}/children")),
         ("no children", format!("/session/{child}/children")),
-        (
-            "children of an unknown session",
-            "/session/ses_nope/children".to_owned(),
-        ),
+        ("children of an unknown session", "/session/ses_nope/children".to_owned()),
         ("todos", format!("/session/{session}/todo")),
         ("changes", format!("/session/{session}/diff")),
         ("messages", format!("/session/{session}/message")),
-        (
-            "messages of an unknown session",
-            "/session/ses_nope/message".to_owned(),
-        ),
+        ("messages of an unknown session", "/session/ses_nope/message".to_owned()),
         ("unknown message", format!("/session/{session}/message/msg_nope")),
-        (
-            "message id without its prefix",
-            format!("/session/{session}/message/nope"),
-        ),
+        ("message id without its prefix", format!("/session/{session}/message/nope")),
         ("statuses", "/session/status".to_owned()),
         ("health", "/global/health".to_owned()),
     ] {
@@ -100,37 +73,15 @@ pub(crate) async fn session_routes(stage: &mut Stage<'_>) {
         stage.note_answer(label, &answer);
     }
     let rename = json!({"title": "new"});
-    for (label, session) in [
-        ("renamed", session.as_str()),
-        ("rename an unknown session", "ses_nope"),
-    ] {
-        let request = stage
-            .target
-            .request(Method::PATCH, &format!("/session/{session}"));
+    for (label, session) in [("renamed", session.as_str()), ("rename an unknown session", "ses_nope")] {
+        let request = stage.target.request(Method::PATCH, &format!("/session/{session}"));
         note(stage, label, request.json(&rename)).await;
     }
-    note(
-        stage,
-        "bad title",
-        stage
-            .target
-            .request(Method::POST, "/session")
-            .json(&json!({"title": 5})),
-    )
-    .await;
-    note(
-        stage,
-        "malformed session",
-        raw(stage, "/session", "application/json", "{"),
-    )
-    .await;
+    note(stage, "bad title", stage.target.request(Method::POST, "/session").json(&json!({"title": 5}))).await;
+    note(stage, "malformed session", raw(stage, "/session", "application/json", "{")).await;
     let list = stage.get("/session?limit=2").await.json();
-    let titles: Vec<&Value> = list
-        .as_array()
-        .expect("a list")
-        .iter()
-        .map(|session| &session["title"])
-        .collect();
+    let titles: Vec<&Value> =
+        list.as_array().expect("a list").iter().map(|session| &session["title"]).collect();
     stage.note("newest sessions", json!(titles));
 }
 
@@ -154,15 +105,9 @@ pub(crate) async fn message_pages(stage: &mut Stage<'_>) {
             .collect();
         let cursor = page.header("x-next-cursor").map(str::to_owned);
         let link = page.header("link").map(str::to_owned);
-        let links = link.is_some_and(|link| {
-            cursor
-                .as_ref()
-                .is_some_and(|cursor| link.contains(cursor.as_str()))
-        });
-        stage.note(
-            label,
-            json!({"texts": texts, "more": cursor.is_some(), "linked": links}),
-        );
+        let links =
+            link.is_some_and(|link| cursor.as_ref().is_some_and(|cursor| link.contains(cursor.as_str())));
+        stage.note(label, json!({"texts": texts, "more": cursor.is_some(), "linked": links}));
         let Some(cursor) = cursor else { break };
         page = stage.get(&format!("{list}?limit=2&before={cursor}")).await;
         if label == "newest page" {
@@ -180,18 +125,13 @@ pub(crate) async fn message_pages(stage: &mut Stage<'_>) {
         stage.note_answer(query, &answer);
     }
     let id = stage.get(&format!("{list}?limit=1")).await.json()[0]["info"]["id"].clone();
-    let one = stage
-        .get(&format!("{list}/{}", id.as_str().expect("an id")))
-        .await;
+    let one = stage.get(&format!("{list}/{}", id.as_str().expect("an id"))).await;
     stage.note_answer("one message", &one);
 }
 
 pub(crate) async fn unknown_routes(stage: &mut Stage<'_>) {
-    for (method, path) in [
-        (Method::GET, "/nonesuch"),
-        (Method::POST, "/nonesuch"),
-        (Method::PUT, "/session"),
-    ] {
+    for (method, path) in [(Method::GET, "/nonesuch"), (Method::POST, "/nonesuch"), (Method::PUT, "/session")]
+    {
         let label = format!("{method} {path}");
         note(stage, &label, stage.target.request(method, path).json(&json!({}))).await;
     }
@@ -199,26 +139,10 @@ pub(crate) async fn unknown_routes(stage: &mut Stage<'_>) {
 
 pub(crate) async fn request_routes(stage: &mut Stage<'_>) {
     for (label, path, body) in [
-        (
-            "unknown permission",
-            "/permission/per_nope/reply",
-            json!({"reply": "once"}),
-        ),
-        (
-            "bad reply",
-            "/permission/per_nope/reply",
-            json!({"reply": "maybe"}),
-        ),
-        (
-            "unknown question",
-            "/question/que_nope/reply",
-            json!({"answers": [["a"]]}),
-        ),
-        (
-            "reject an unknown question",
-            "/question/que_nope/reject",
-            json!({}),
-        ),
+        ("unknown permission", "/permission/per_nope/reply", json!({"reply": "once"})),
+        ("bad reply", "/permission/per_nope/reply", json!({"reply": "maybe"})),
+        ("unknown question", "/question/que_nope/reply", json!({"answers": [["a"]]})),
+        ("reject an unknown question", "/question/que_nope/reject", json!({})),
     ] {
         let answer = stage.post(path, &body).await;
         stage.note_answer(label, &answer);
@@ -232,10 +156,7 @@ pub(crate) async fn request_routes(stage: &mut Stage<'_>) {
 }
 
 pub(crate) async fn authentication(stage: &mut Stage<'_>) {
-    let client = reqwest::Client::builder()
-        .no_proxy()
-        .build()
-        .expect("build a client");
+    let client = reqwest::Client::builder().no_proxy().build().expect("build a client");
     let url = stage.target.url();
     for path in ["/global/health", "/event", "/session", "/nonesuch", "/doc"] {
         let answer = send(client.get(format!("{url}{path}"))).await;
@@ -248,10 +169,7 @@ pub(crate) async fn authentication(stage: &mut Stage<'_>) {
         ("wrong user", health().basic_auth("someone", Some("secret"))),
         ("bearer", health().bearer_auth("secret")),
         // opencode:secret
-        (
-            "token in the query",
-            client.get(format!("{url}/global/health?auth_token=b3BlbmNvZGU6c2VjcmV0")),
-        ),
+        ("token in the query", client.get(format!("{url}/global/health?auth_token=b3BlbmNvZGU6c2VjcmV0"))),
         ("right", health().basic_auth("opencode", Some("secret"))),
     ] {
         note(stage, label, request).await;

@@ -27,12 +27,7 @@ fn touching() -> [Step; 2] {
 
 pub(crate) async fn permission_once(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    let asked = ask(
-        stage,
-        &session,
-        [Step::tool(bash("touch notes.txt", "")), Step::text("done")],
-    )
-    .await;
+    let asked = ask(stage, &session, [Step::tool(bash("touch notes.txt", "")), Step::text("done")]).await;
     let list = stage.get("/permission").await;
     stage.note_answer("pending", &list);
     let status = stage.status_of(&session).await;
@@ -49,19 +44,9 @@ pub(crate) async fn permission_always(stage: &mut Stage<'_>) {
     stage.event("permission.asked", &session, 2).await;
     reply(stage, &asked, json!({"reply": "always"})).await;
     stage.idle(&session, 1).await;
-    stage
-        .turn(
-            &session,
-            [Step::tool(bash("touch -c other", "")), Step::text("unasked")],
-        )
-        .await;
+    stage.turn(&session, [Step::tool(bash("touch -c other", "")), Step::text("unasked")]).await;
     let other = stage.session().await;
-    stage
-        .turn(
-            &other,
-            [Step::tool(bash("touch -c more", "")), Step::text("unasked too")],
-        )
-        .await;
+    stage.turn(&other, [Step::tool(bash("touch -c more", "")), Step::text("unasked too")]).await;
     // What was allowed for good lives as long as the instance.
     stage.post("/instance/dispose", &json!({})).await;
     stage.events.wait_for_end().await;
@@ -78,12 +63,7 @@ pub(crate) async fn permission_reject(stage: &mut Stage<'_>) {
 pub(crate) async fn permission_reject_with_message(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     let asked = ask(stage, &session, touching()).await;
-    reply(
-        stage,
-        &asked,
-        json!({"reply": "reject", "message": "use another way"}),
-    )
-    .await;
+    reply(stage, &asked, json!({"reply": "reject", "message": "use another way"})).await;
     stage.idle(&session, 1).await;
 }
 
@@ -99,10 +79,7 @@ pub(crate) async fn one_reject_settles_all(stage: &mut Stage<'_>) {
 pub(crate) async fn old_reply_route(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     let asked = ask(stage, &session, touching()).await;
-    let path = format!(
-        "/session/{session}/permissions/{}",
-        asked["id"].as_str().expect("an id")
-    );
+    let path = format!("/session/{session}/permissions/{}", asked["id"].as_str().expect("an id"));
     let request = stage.target.request(reqwest::Method::POST, &path);
     let answer = crate::target::send(request.json(&json!({"response": "reject"}))).await;
     stage.note_answer("reply", &answer);
@@ -111,31 +88,19 @@ pub(crate) async fn old_reply_route(stage: &mut Stage<'_>) {
 
 pub(crate) async fn denied_by_rule(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    stage
-        .turn(&session, [Step::tool(bash("rm x", "")), Step::text("done")])
-        .await;
+    stage.turn(&session, [Step::tool(bash("rm x", "")), Step::text("done")]).await;
 }
 
 pub(crate) async fn session_allows(stage: &mut Stage<'_>) {
     let rules = json!([{"permission": "*", "pattern": "*", "action": "allow"}]);
     let session = stage.session_with(json!({"permission": rules})).await;
-    stage
-        .turn(
-            &session,
-            [Step::tool(bash("touch -c none", "")), Step::text("done")],
-        )
-        .await;
+    stage.turn(&session, [Step::tool(bash("touch -c none", "")), Step::text("done")]).await;
 }
 
 pub(crate) async fn session_denies(stage: &mut Stage<'_>) {
     let rules = json!([{"permission": "bash", "pattern": "echo *", "action": "deny"}]);
     let session = stage.session_with(json!({"permission": rules})).await;
-    stage
-        .turn(
-            &session,
-            [Step::tool(bash("echo hi", "hi\n")), Step::text("done")],
-        )
-        .await;
+    stage.turn(&session, [Step::tool(bash("echo hi", "hi\n")), Step::text("done")]).await;
 }
 
 fn question() -> ScriptedTool {
@@ -160,12 +125,7 @@ pub(crate) async fn question_answered(stage: &mut Stage<'_>) {
 
 pub(crate) async fn question_dismissed(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    let asked = ask(
-        stage,
-        &session,
-        [Step::tool(question()), Step::text("never said")],
-    )
-    .await;
+    let asked = ask(stage, &session, [Step::tool(question()), Step::text("never said")]).await;
     let path = format!("/question/{}/reject", asked["id"].as_str().expect("an id"));
     let answer = stage.post(&path, &json!({})).await;
     stage.note_answer("reject", &answer);
@@ -175,7 +135,5 @@ pub(crate) async fn question_dismissed(stage: &mut Stage<'_>) {
 pub(crate) async fn question_denied(stage: &mut Stage<'_>) {
     let rules = json!([{"permission": "question", "pattern": "*", "action": "deny"}]);
     let session = stage.session_with(json!({"permission": rules})).await;
-    stage
-        .turn(&session, [Step::tool(question()), Step::text("done")])
-        .await;
+    stage.turn(&session, [Step::tool(question()), Step::text("done")]).await;
 }

@@ -17,17 +17,10 @@ fn gated(gate: &str) -> Step {
 
 pub(crate) async fn delete_session(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    let child = stage
-        .session_with(json!({"parentID": session, "title": "child"}))
-        .await;
+    let child = stage.session_with(json!({"parentID": session, "title": "child"})).await;
     stage.turn(&session, [Step::text("hello")]).await;
     for label in ["deleted", "deleted again"] {
-        let answer = send(
-            stage
-                .target
-                .request(Method::DELETE, &format!("/session/{session}")),
-        )
-        .await;
+        let answer = send(stage.target.request(Method::DELETE, &format!("/session/{session}"))).await;
         stage.note_answer(label, &answer);
     }
     for session in [&session, &child] {
@@ -40,12 +33,7 @@ pub(crate) async fn delete_while_busy(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     stage.prompt(&session, &Script::new([gated("deletebusy")])).await;
     stage.event("message.part.delta", &session, 1).await;
-    let answer = send(
-        stage
-            .target
-            .request(Method::DELETE, &format!("/session/{session}")),
-    )
-    .await;
+    let answer = send(stage.target.request(Method::DELETE, &format!("/session/{session}"))).await;
     stage.note_answer("deleted", &answer);
     stage.event("session.deleted", &session, 1).await;
     let status = stage.status_of(&session).await;
@@ -67,9 +55,7 @@ async fn look_and_repost(stage: &mut Stage<'_>, session: &str, body: &Value) {
 
 pub(crate) async fn restart_while_streaming(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    let body = stage
-        .prompt(&session, &Script::new([gated("restartstream")]))
-        .await;
+    let body = stage.prompt(&session, &Script::new([gated("restartstream")])).await;
     stage.event("message.part.delta", &session, 1).await;
     stage.target.restart().await;
     stage.events.wait_for_end().await;
@@ -80,9 +66,7 @@ pub(crate) async fn restart_while_streaming(stage: &mut Stage<'_>) {
 pub(crate) async fn restart_while_tool_runs(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     let tool = stage.gated_tool("restarttool");
-    let body = stage
-        .prompt(&session, &Script::new([Step::tool(tool), Step::text("done")]))
-        .await;
+    let body = stage.prompt(&session, &Script::new([Step::tool(tool), Step::text("done")])).await;
     stage
         .find("a tool with output", |kind, properties| {
             kind == "message.part.updated" && properties["part"]["state"]["metadata"]["output"].is_string()
@@ -96,12 +80,8 @@ pub(crate) async fn restart_while_tool_runs(stage: &mut Stage<'_>) {
 
 pub(crate) async fn restart_with_permission_pending(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    stage
-        .prompt(&session, &Script::new([Step::tool(bash("touch x", ""))]))
-        .await;
-    stage
-        .find("a permission request", |kind, _| kind == "permission.asked")
-        .await;
+    stage.prompt(&session, &Script::new([Step::tool(bash("touch x", ""))])).await;
+    stage.find("a permission request", |kind, _| kind == "permission.asked").await;
     stage.tool_running(&session).await;
     stage.target.restart().await;
     stage.events.wait_for_end().await;
@@ -115,10 +95,7 @@ pub(crate) async fn restart_with_permission_pending(stage: &mut Stage<'_>) {
 pub(crate) async fn fork_session(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     stage.turn(&session, [Step::text("hello")]).await;
-    let forked = stage
-        .post(&format!("/session/{session}/fork"), &json!({}))
-        .await
-        .json();
+    let forked = stage.post(&format!("/session/{session}/fork"), &json!({})).await.json();
     stage.note("title", forked["title"].clone());
     let answer = stage.post("/session/ses_nope/fork", &json!({})).await;
     stage.note_answer("fork an unknown session", &answer);

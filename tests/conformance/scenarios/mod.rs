@@ -63,19 +63,7 @@ pub(crate) fn all() -> Vec<(Setup, Vec<Scenario>)> {
     };
     vec![
         (Setup::default(), plain),
-        (
-            Setup {
-                password: Some("secret"),
-                ..Setup::default()
-            },
-            secret,
-        ),
-        (
-            Setup {
-                background_subagents: true,
-                ..Setup::default()
-            },
-            background,
-        ),
+        (Setup { password: Some("secret"), ..Setup::default() }, secret),
+        (Setup { background_subagents: true, ..Setup::default() }, background),
     ]
 }

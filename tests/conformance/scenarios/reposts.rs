@@ -13,19 +13,14 @@ fn gated(gate: &str) -> Step {
 
 pub(crate) async fn repost_while_running(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    let body = stage
-        .prompt(&session, &Script::new([gated("repostrunning")]))
-        .await;
+    let body = stage.prompt(&session, &Script::new([gated("repostrunning")])).await;
     stage.event("message.part.delta", &session, 1).await;
     let again = stage.post_prompt(&session, &body).await;
     stage.note_answer("again", &again);
     // Stored a second time: two events of the same part.
     let part = body["parts"][0]["id"].clone();
     let twice = |seen: &[serde_json::Value]| {
-        seen.iter()
-            .filter(|event| event["properties"]["part"]["id"] == part)
-            .count()
-            == 2
+        seen.iter().filter(|event| event["properties"]["part"]["id"] == part).count() == 2
     };
     stage.events.wait("the prompt stored twice", twice).await;
     stage.target.open_gate("repostrunning");
@@ -43,9 +38,7 @@ pub(crate) async fn repost_without_part_ids(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     let body = stage.turn(&session, [Step::text("once")]).await;
     let text = json!([{"type": "text", "text": "doubled"}]);
-    stage
-        .post_prompt(&session, &json!({"messageID": body["messageID"], "parts": text}))
-        .await;
+    stage.post_prompt(&session, &json!({"messageID": body["messageID"], "parts": text})).await;
     stage.idle(&session, 2).await;
 }
 

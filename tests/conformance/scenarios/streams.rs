@@ -13,9 +13,7 @@ use crate::{
 };
 
 fn kinds_of(seen: &[Value], session: &str) -> Vec<Value> {
-    let mine = seen
-        .iter()
-        .filter(|event| event["properties"]["sessionID"] == session);
+    let mine = seen.iter().filter(|event| event["properties"]["sessionID"] == session);
     mine.map(|event| event["type"].clone()).collect()
 }
 
@@ -51,9 +49,7 @@ pub(crate) async fn dispose_ends_stream(stage: &mut Stage<'_>) {
     stage.note("last event", seen.last().map(|event| event["type"].clone()));
     let mut kinds = kinds_of(&seen, &session);
     kinds.retain(|kind| {
-        ["session.idle", "session.error", "session.status"]
-            .iter()
-            .any(|wanted| kind == wanted)
+        ["session.idle", "session.error", "session.status"].iter().any(|wanted| kind == wanted)
     });
     stage.note("session's end", kinds);
     let list = stage.get(&format!("/session/{session}/message")).await;
@@ -83,10 +79,7 @@ pub(crate) async fn global_events(stage: &mut Stage<'_>) {
     let connected = global.seen()[0].clone();
     stage.note(
         "first",
-        json!([
-            connected.as_object().map(serde_json::Map::len),
-            connected["payload"]["type"]
-        ]),
+        json!([connected.as_object().map(serde_json::Map::len), connected["payload"]["type"]]),
     );
     // It is connected some time before it hears everything.
     let session = stage.session().await;
@@ -110,20 +103,11 @@ pub(crate) async fn global_events(stage: &mut Stage<'_>) {
 
 pub(crate) async fn heartbeat(stage: &mut Stage<'_>) {
     let beats = |seen: &[Value]| seen.iter().any(|event| event["type"] == "server.heartbeat");
-    stage
-        .events
-        .wait_within(Duration::from_secs(15), "a heartbeat", beats)
-        .await;
+    stage.events.wait_within(Duration::from_secs(15), "a heartbeat", beats).await;
     let seen = stage.events.seen();
-    let beat = seen
-        .iter()
-        .find(|event| event["type"] == "server.heartbeat")
-        .expect("it was seen");
+    let beat = seen.iter().find(|event| event["type"] == "server.heartbeat").expect("it was seen");
     stage.note("properties", beat["properties"].clone());
-    stage.note(
-        "has an id",
-        beat["id"].as_str().is_some_and(|id| id.starts_with("evt_")),
-    );
+    stage.note("has an id", beat["id"].as_str().is_some_and(|id| id.starts_with("evt_")));
 }
 
 /// All ways to name one directory lead to the same instance.
@@ -135,17 +119,11 @@ pub(crate) async fn directory_spellings(stage: &mut Stage<'_>) {
         ("dots", format!("{directory}/sub/..")),
         ("encoded twice", encoded.clone()),
     ] {
-        let request = stage
-            .target
-            .request(Method::POST, "/session")
-            .query(&[("directory", spelling)]);
+        let request = stage.target.request(Method::POST, "/session").query(&[("directory", spelling)]);
         let session = send(request.json(&json!({"title": "t"}))).await.json();
         stage.note(label, session["directory"].clone());
     }
-    let request = stage
-        .target
-        .request(Method::POST, "/session")
-        .header("x-opencode-directory", encoded);
+    let request = stage.target.request(Method::POST, "/session").header("x-opencode-directory", encoded);
     let session = send(request.json(&json!({"title": "t"}))).await.json();
     stage.note("by header", session["directory"].clone());
     let request = stage.target.request(Method::POST, "/session");

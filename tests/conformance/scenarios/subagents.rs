@@ -7,14 +7,8 @@ use crate::stage::{Stage, bash, calls, task};
 
 pub(crate) async fn subagent(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    let child = task(
-        "sub one",
-        "general",
-        [calls([bash("echo hi", "hi\n")]), Step::text("child says")],
-    );
-    stage
-        .turn(&session, [Step::tool(child), Step::text("done")])
-        .await;
+    let child = task("sub one", "general", [calls([bash("echo hi", "hi\n")]), Step::text("child says")]);
+    stage.turn(&session, [Step::tool(child), Step::text("done")]).await;
     let children = stage.get(&format!("/session/{session}/children")).await;
     stage.note_answer("children", &children);
 }
@@ -31,35 +25,27 @@ pub(crate) async fn parallel_subagents(stage: &mut Stage<'_>) {
 pub(crate) async fn failing_subagent(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     let child = task("sub", "general", [Step::error(400)]);
-    stage
-        .turn(&session, [Step::tool(child), Step::text("done")])
-        .await;
+    stage.turn(&session, [Step::tool(child), Step::text("done")]).await;
 }
 
 pub(crate) async fn unknown_subagent(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     let child = task("sub", "nope", [Step::text("never said")]);
-    stage
-        .turn(&session, [Step::tool(child), Step::text("done")])
-        .await;
+    stage.turn(&session, [Step::tool(child), Step::text("done")]).await;
 }
 
 pub(crate) async fn background_without_flag(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     let mut child = task("sub", "general", [Step::text("never said")]);
     child.args["background"] = true.into();
-    stage
-        .turn(&session, [Step::tool(child), Step::text("done")])
-        .await;
+    stage.turn(&session, [Step::tool(child), Step::text("done")]).await;
 }
 
 pub(crate) async fn nested_subagents(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     let leaf = task("leaf", "general", [Step::text("leaf says")]);
     let middle = task("middle", "nester", [Step::tool(leaf), Step::text("middle says")]);
-    stage
-        .turn(&session, [Step::tool(middle), Step::text("done")])
-        .await;
+    stage.turn(&session, [Step::tool(middle), Step::text("done")]).await;
 }
 
 /// The built-in agents may not start subagents at all.
@@ -67,9 +53,7 @@ pub(crate) async fn too_deep(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     let leaf = task("leaf", "general", [Step::text("never said")]);
     let middle = task("middle", "general", [Step::tool(leaf), Step::text("middle says")]);
-    stage
-        .turn(&session, [Step::tool(middle), Step::text("done")])
-        .await;
+    stage.turn(&session, [Step::tool(middle), Step::text("done")]).await;
 }
 
 fn gated(gate: &str) -> Step {
@@ -81,12 +65,8 @@ fn gated(gate: &str) -> Step {
 /// Prompts for a subagent that is held in the middle of its answer; returns the child's session.
 async fn start_held_child(stage: &mut Stage<'_>, session: &str, gate: &str) -> String {
     let child = task("sub", "general", [gated(gate)]);
-    stage
-        .prompt(session, &Script::new([Step::tool(child), Step::text("done")]))
-        .await;
-    let delta = stage
-        .find("the child's text", |kind, _| kind == "message.part.delta")
-        .await;
+    stage.prompt(session, &Script::new([Step::tool(child), Step::text("done")])).await;
+    let delta = stage.find("the child's text", |kind, _| kind == "message.part.delta").await;
     delta["sessionID"].as_str().expect("a session").to_owned()
 }
 
@@ -107,17 +87,9 @@ pub(crate) async fn abort_child(stage: &mut Stage<'_>) {
 
 pub(crate) async fn subagent_asks(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    let child = task(
-        "sub",
-        "general",
-        [calls([bash("touch x", "")]), Step::text("never said")],
-    );
-    stage
-        .prompt(&session, &Script::new([Step::tool(child), Step::text("done")]))
-        .await;
-    let asked = stage
-        .find("a permission request", |kind, _| kind == "permission.asked")
-        .await;
+    let child = task("sub", "general", [calls([bash("touch x", "")]), Step::text("never said")]);
+    stage.prompt(&session, &Script::new([Step::tool(child), Step::text("done")])).await;
+    let asked = stage.find("a permission request", |kind, _| kind == "permission.asked").await;
     let path = format!("/permission/{}/reply", asked["id"].as_str().expect("an id"));
     stage.post(&path, &json!({"reply": "reject"})).await;
     stage.idle(&session, 1).await;
@@ -126,9 +98,7 @@ pub(crate) async fn subagent_asks(stage: &mut Stage<'_>) {
 pub(crate) async fn resumed_subagent(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     let child = task("sub", "general", [Step::text("first")]);
-    stage
-        .turn(&session, [Step::tool(child), Step::text("done")])
-        .await;
+    stage.turn(&session, [Step::tool(child), Step::text("done")]).await;
     let created = stage
         .find("the child", |kind, properties| {
             kind == "session.created" && properties["info"]["parentID"] == session.as_str()
@@ -136,9 +106,7 @@ pub(crate) async fn resumed_subagent(stage: &mut Stage<'_>) {
         .await;
     let mut again = task("sub again", "general", [Step::text("second")]);
     again.args["task_id"] = created["info"]["id"].clone();
-    stage
-        .turn(&session, [Step::tool(again), Step::text("done")])
-        .await;
+    stage.turn(&session, [Step::tool(again), Step::text("done")]).await;
 }
 
 pub(crate) async fn subagent_inherits_rules(stage: &mut Stage<'_>) {
@@ -149,18 +117,14 @@ pub(crate) async fn subagent_inherits_rules(stage: &mut Stage<'_>) {
     ]);
     let session = stage.session_with(json!({"permission": rules})).await;
     let child = task("sub", "general", [Step::text("child says")]);
-    stage
-        .turn(&session, [Step::tool(child), Step::text("done")])
-        .await;
+    stage.turn(&session, [Step::tool(child), Step::text("done")]).await;
 }
 
 pub(crate) async fn background_subagent(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     let mut child = task("sub", "general", [gated("background")]);
     child.args["background"] = true.into();
-    stage
-        .turn(&session, [Step::tool(child), Step::text("not waiting")])
-        .await;
+    stage.turn(&session, [Step::tool(child), Step::text("not waiting")]).await;
     let delta = stage
         .find("the child's text", |kind, properties| {
             kind == "message.part.delta" && properties["sessionID"] != session.as_str()
@@ -177,9 +141,7 @@ pub(crate) async fn abort_with_background_subagent(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     let mut child = task("sub", "general", [gated("backgroundabort")]);
     child.args["background"] = true.into();
-    stage
-        .turn(&session, [Step::tool(child), Step::text("not waiting")])
-        .await;
+    stage.turn(&session, [Step::tool(child), Step::text("not waiting")]).await;
     let delta = stage
         .find("the child's text", |kind, properties| {
             kind == "message.part.delta" && properties["sessionID"] != session.as_str()

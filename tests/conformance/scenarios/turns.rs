@@ -12,9 +12,7 @@ fn with(mut step: Step, change: impl FnOnce(&mut Step)) -> Step {
 
 pub(crate) async fn text_turn(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    stage
-        .turn(&session, [Step::text("hello brave\n\nnew world")])
-        .await;
+    stage.turn(&session, [Step::text("hello brave\n\nnew world")]).await;
 }
 
 pub(crate) async fn reasoning_turn(stage: &mut Stage<'_>) {
@@ -51,9 +49,7 @@ pub(crate) async fn content_filter(stage: &mut Stage<'_>) {
 
 async fn finish(stage: &mut Stage<'_>, reason: &str) {
     let session = stage.session().await;
-    let step = with(Step::text("some words"), |step| {
-        step.finish = Some(reason.to_owned())
-    });
+    let step = with(Step::text("some words"), |step| step.finish = Some(reason.to_owned()));
     stage.turn(&session, [step, Step::text("second")]).await;
 }
 
@@ -65,9 +61,7 @@ pub(crate) async fn dropped_stream(stage: &mut Stage<'_>) {
 
 pub(crate) async fn tool_turn(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    let step = with(calls([bash("echo hi", "hi\n")]), |step| {
-        step.text = "I run it".to_owned()
-    });
+    let step = with(calls([bash("echo hi", "hi\n")]), |step| step.text = "I run it".to_owned());
     stage.turn(&session, [step, Step::text("done")]).await;
 }
 
@@ -101,9 +95,7 @@ pub(crate) async fn invalid_arguments(stage: &mut Stage<'_>) {
 
 pub(crate) async fn stop_with_tools(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    let step = with(calls([bash("echo hi", "hi\n")]), |step| {
-        step.finish = Some("stop".to_owned())
-    });
+    let step = with(calls([bash("echo hi", "hi\n")]), |step| step.finish = Some("stop".to_owned()));
     stage.turn(&session, [step, Step::text("done")]).await;
 }
 
@@ -154,9 +146,7 @@ pub(crate) async fn sync_message(stage: &mut Stage<'_>) {
 pub(crate) async fn default_title(stage: &mut Stage<'_>) {
     let created = stage.post("/session", &json!({})).await.json();
     let session = created["id"].as_str().expect("a session").to_owned();
-    let is_default = created["title"]
-        .as_str()
-        .is_some_and(|title| title.starts_with("New session - "));
+    let is_default = created["title"].as_str().is_some_and(|title| title.starts_with("New session - "));
     stage.note("default title", is_default);
     stage.turn(&session, [Step::text("hello")]).await;
     let named = stage
@@ -172,9 +162,7 @@ pub(crate) async fn default_title(stage: &mut Stage<'_>) {
 
 pub(crate) async fn busy_during_text(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    let first = with(Step::text("one two three four"), |step| {
-        step.gate_middle = Some("busytext".to_owned())
-    });
+    let first = with(Step::text("one two three four"), |step| step.gate_middle = Some("busytext".to_owned()));
     stage.prompt(&session, &Script::new([first])).await;
     stage.event("message.part.delta", &session, 1).await;
     let status = stage.status_of(&session).await;
@@ -188,12 +176,7 @@ pub(crate) async fn busy_during_text(stage: &mut Stage<'_>) {
 pub(crate) async fn busy_during_tool(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     let tool = stage.gated_tool("busytool");
-    stage
-        .prompt(
-            &session,
-            &Script::new([Step::tool(tool), Step::text("never said")]),
-        )
-        .await;
+    stage.prompt(&session, &Script::new([Step::tool(tool), Step::text("never said")])).await;
     stage.tool_running(&session).await;
     let second = stage.prompt(&session, &Script::new([Step::text("second")])).await;
     stage.stored(&second).await;

@@ -1,0 +1,333 @@
+//! Blocks: what a thread of a conversation is made of.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::BlockText;
+use crate::{
+    ids::{AgentId, BlockId, ConversationId, MessageId, PartId, ToolUseId},
+    time::{Millis, Timestamp},
+};
+
+/// Details that not every block has; shared, so that copying a block stays cheap.
+pub type Metadata = Option<Arc<Map<String, Value>>>;
+
+/// One block of a conversation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct ConversationBlock {
+    /// The block's id, unique in its thread.
+    pub id: BlockId,
+    /// The thread it belongs to.
+    pub conversation_id: ConversationId,
+    /// Where in the thread it stands.
+    pub order: BlockOrder,
+    /// When it began, as the data says.
+    pub timestamp: Timestamp,
+    /// Whether it may still change.
+    pub status: BlockStatus,
+    /// Further details.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Metadata,
+    /// What it is.
+    #[serde(flatten)]
+    pub body: BlockBody,
+}
+
+impl ConversationBlock {
+    /// A complete block of the main thread without metadata.
+    pub fn new(id: impl Into<BlockId>, order: BlockOrder, body: BlockBody) -> Self {
+        Self {
+            id: id.into(),
+            conversation_id: ConversationId::main(),
+            timestamp: order.created.into(),
+            order,
+            status: BlockStatus::Complete,
+            metadata: None,
+            body,
+        }
+    }
+
+    /// Whether it waits for the end of the turn: it may still change, and is not a subagent that still runs.
+    pub(super) fn ends_with_the_turn(&self) -> bool {
+        self.status == BlockStatus::Pending
+            && !matches!(&self.body, BlockBody::Subagent(subagent) if !subagent.subagent_status.is_final())
+    }
+}
+
+/// Where a block stands in its thread.
+///
+/// The order is part of the data: the time and id of the message, then the part. Blocks may arrive in any order and still
+/// form the same list. In JSON it is an array, which compares like this type, element by element.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "OrderTuple", into = "OrderTuple")]
+#[non_exhaustive]
+pub struct BlockOrder {
+    /// When the block's message was created.
+    pub created: Millis,
+    /// The message; settles ties of time.
+    pub message: MessageId,
+    /// 0 for what the message contains, 1 for what comes after it, such as its error.
+    pub rank: u8,
+    /// The part; empty for the message as a whole.
+    pub part: PartId,
+    /// 0 for a block, 1 for its result.
+    pub sub: u8,
+}
+
+type OrderTuple = (Millis, MessageId, u8, PartId, u8);
+
+impl BlockOrder {
+    /// The place of a message as a whole, before its parts.
+    pub fn message(created: Millis, message: MessageId) -> Self {
+        Self { created, message, ..Self::default() }
+    }
+
+    /// The place of a part of the same message.
+    #[must_use]
+    pub fn part(&self, part: PartId) -> Self {
+        Self { part, rank: 0, sub: 0, ..self.clone() }
+    }
+
+    /// The place right after this one, for a result.
+    #[must_use]
+    pub fn result(&self) -> Self {
+        Self { sub: 1, ..self.clone() }
+    }
+
+    /// The place after all parts of the same message.
+    #[must_use]
+    pub fn trailing(&self) -> Self {
+        Self { rank: 1, part: PartId::default(), sub: 0, ..self.clone() }
+    }
+}
+
+impl From<OrderTuple> for BlockOrder {
+    fn from((created, message, rank, part, sub): OrderTuple) -> Self {
+        Self { created, message, rank, part, sub }
+    }
+}
+
+impl From<BlockOrder> for OrderTuple {
+    fn from(BlockOrder { created, message, rank, part, sub }: BlockOrder) -> Self {
+        (created, message, rank, part, sub)
+    }
+}
+
+/// Whether a block may still change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum BlockStatus {
+    /// It may.
+    Pending,
+    /// It is finished.
+    Complete,
+    /// It failed.
+    Error,
+}
+
+/// How far a tool call or a subagent got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum RunStatus {
+    /// It has not begun.
+    Pending,
+    /// It runs, or ran when its server died.
+    Running,
+    /// It succeeded.
+    Success,
+    /// It failed, was refused or was aborted.
+    Error,
+}
+
+impl RunStatus {
+    /// Whether it is over.
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Success | Self::Error)
+    }
+
+    /// The status of a block that is this far.
+    pub fn block_status(self) -> BlockStatus {
+        match self {
+            Self::Pending | Self::Running => BlockStatus::Pending,
+            Self::Success => BlockStatus::Complete,
+            Self::Error => BlockStatus::Error,
+        }
+    }
+}
+
+/// What a block is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
+#[non_exhaustive]
+pub enum BlockBody {
+    /// A prompt.
+    UserMessage {
+        /// Its text.
+        content: BlockText,
+        /// What it carries besides text.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        parts: Vec<ContentPart>,
+    },
+    /// Text of the model.
+    AssistantText {
+        /// The text.
+        content: BlockText,
+        /// The model.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<Arc<str>>,
+    },
+    /// The model's thinking.
+    Thinking {
+        /// The text.
+        content: BlockText,
+        /// The model.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<Arc<str>>,
+    },
+    /// A tool call.
+    ToolUse {
+        /// Ties it to its result.
+        tool_use_id: ToolUseId,
+        /// The tool.
+        name: Arc<str>,
+        /// A few words on this call.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        title: Option<Arc<str>>,
+        /// Its arguments.
+        #[serde(default)]
+        input: Arc<Value>,
+        /// How far it got.
+        tool_status: RunStatus,
+    },
+    /// What a tool call gave.
+    ToolResult {
+        /// The call.
+        tool_use_id: ToolUseId,
+        /// What it returned, or why it failed.
+        output: BlockText,
+        /// Whether it failed.
+        #[serde(default)]
+        is_error: bool,
+        /// How long it ran.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        duration_ms: Option<u64>,
+        /// Files it returned.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        parts: Vec<ContentPart>,
+    },
+    /// Something the agent's system did, such as summarising the history.
+    System {
+        /// What it did, in words.
+        content: BlockText,
+    },
+    /// A subagent; its own thread is in the state's subagents.
+    Subagent(SubagentBlock),
+    /// Something that went wrong.
+    Error {
+        /// What went wrong, in words.
+        content: BlockText,
+    },
+}
+
+/// A subagent, as its parent's thread shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct SubagentBlock {
+    /// The call that started it, and the id of its thread.
+    pub tool_use_id: ToolUseId,
+    /// The agent's own id, once known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subagent_id: Option<AgentId>,
+    /// How far it got.
+    pub subagent_status: RunStatus,
+    /// Which agent.
+    #[serde(default)]
+    pub name: Arc<str>,
+    /// What for, in a few words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<Arc<str>>,
+    /// What it was asked.
+    #[serde(default)]
+    pub input: Arc<Value>,
+    /// What it answered, or why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<BlockText>,
+    /// How long it ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+}
+
+/// Something in a message besides text. Bytes are never copied into it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
+#[non_exhaustive]
+pub enum ContentPart {
+    /// A file.
+    File {
+        /// Its media type.
+        #[serde(default)]
+        media_type: Arc<str>,
+        /// Its name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        filename: Option<Arc<str>>,
+        /// Where it is, unless it came inside the message.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        url: Option<Arc<str>>,
+        /// Its size in bytes, if it came inside the message.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        size: Option<u64>,
+    },
+    /// A mention of an agent.
+    Agent {
+        /// The agent.
+        name: Arc<str>,
+    },
+    /// An order to run a subagent.
+    Subtask {
+        /// The agent.
+        agent: Arc<str>,
+        /// What for, in a few words.
+        description: Arc<str>,
+        /// What it is asked.
+        prompt: Arc<str>,
+    },
+}
+
+impl BlockBody {
+    /// The text of blocks that have one; tool calls and subagents do not.
+    pub fn content(&self) -> Option<&BlockText> {
+        match self {
+            Self::UserMessage { content, .. }
+            | Self::AssistantText { content, .. }
+            | Self::Thinking { content, .. }
+            | Self::System { content }
+            | Self::Error { content } => Some(content),
+            Self::ToolUse { .. } | Self::ToolResult { .. } | Self::Subagent(_) => None,
+        }
+    }
+
+    /// Whether it has a text that may be streamed.
+    pub(super) fn is_streamed(&self) -> bool {
+        matches!(self, Self::AssistantText { .. } | Self::Thinking { .. })
+    }
+
+    /// The text that may be streamed.
+    pub(super) fn streamed_mut(&mut self) -> Option<&mut BlockText> {
+        match self {
+            Self::AssistantText { content, .. } | Self::Thinking { content, .. } => Some(content),
+            Self::UserMessage { .. }
+            | Self::ToolUse { .. }
+            | Self::ToolResult { .. }
+            | Self::System { .. }
+            | Self::Subagent(_)
+            | Self::Error { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! The reducer: one event onto a state.
+//!
+//! Total: whatever the event, there is a next state, and nothing panics. The rules that matter are those for events that come
+//! too early, twice or not at all, because that is how they come.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{
+    BlockBody, BlockStatus, ConversationBlock, ConversationEvent, ConversationMetadata, MessageUsage,
+    RunStatus, SessionConversationState, SubagentBlock, SubagentCompleted, SubagentSpawned, SubagentState,
+    Thread, state::Target,
+};
+use crate::ids::{BlockId, ConversationId, ToolUseId};
+
+/// Something that a step changed, so that a view need not compare states.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Change {
+    /// A block is new, changed or moved.
+    Block {
+        /// The thread.
+        conversation_id: ConversationId,
+        /// The block.
+        block_id: BlockId,
+    },
+    /// A block is gone.
+    BlockRemoved {
+        /// The thread.
+        conversation_id: ConversationId,
+        /// The block.
+        block_id: BlockId,
+    },
+    /// A subagent is new or changed, apart from its thread.
+    Subagent {
+        /// The subagent.
+        tool_use_id: ToolUseId,
+    },
+    /// A subagent is gone, with its thread.
+    SubagentRemoved {
+        /// The subagent.
+        tool_use_id: ToolUseId,
+    },
+    /// What a thread used changed.
+    Metadata {
+        /// The thread.
+        conversation_id: ConversationId,
+    },
+}
+
+/// The state after `event`; `state` stays as it is and shares what did not change.
+#[must_use]
+pub fn reduce_session_event(
+    state: &SessionConversationState,
+    event: &ConversationEvent,
+) -> SessionConversationState {
+    let mut next = state.clone();
+    next.apply(event);
+    next
+}
+
+/// The state after `event`, and what the event changed.
+#[must_use]
+pub fn reduce_with_changes(
+    state: &SessionConversationState,
+    event: &ConversationEvent,
+) -> (SessionConversationState, Vec<Change>) {
+    let mut next = state.clone();
+    let changes = next.apply_with_changes(event);
+    (next, changes)
+}
+
+impl SessionConversationState {
+    /// Folds an event into this state; clones made earlier do not change.
+    pub fn apply(&mut self, event: &ConversationEvent) {
+        Fold { state: self, changes: None }.event(event);
+    }
+
+    /// Folds an event into this state and says what changed.
+    pub fn apply_with_changes(&mut self, event: &ConversationEvent) -> Vec<Change> {
+        let mut changes = Vec::new();
+        Fold { state: self, changes: Some(&mut changes) }.event(event);
+        changes
+    }
+}
+
+impl<'a> Extend<&'a ConversationEvent> for SessionConversationState {
+    fn extend<I: IntoIterator<Item = &'a ConversationEvent>>(&mut self, events: I) {
+        for event in events {
+            self.apply(event);
+        }
+    }
+}
+
+/// One step.
+struct Fold<'a> {
+    state: &'a mut SessionConversationState,
+    changes: Option<&'a mut Vec<Change>>,
+}
+
+impl Fold<'_> {
+    fn event(&mut self, event: &ConversationEvent) {
+        match event {
+            ConversationEvent::BlockUpsert { conversation_id, block } => self.upsert(conversation_id, block),
+            ConversationEvent::BlockDelta { conversation_id, block_id, delta } => {
+                self.delta(conversation_id, block_id, delta);
+            }
+            ConversationEvent::BlockRemoved { conversation_id, block_id } => {
+                self.removed(conversation_id, block_id);
+            }
+            ConversationEvent::SubagentSpawned(spawned) => self.spawned(spawned),
+            ConversationEvent::SubagentCompleted(completed) => self.completed(completed),
+            ConversationEvent::SessionIdle { conversation_id } => self.idle(conversation_id),
+            ConversationEvent::MetadataUpdate { conversation_id, message_id, created, model, usage } => {
+                let Some(usage) = usage else {
+                    let Some(target) = self.state.target(conversation_id) else { return };
+                    if self.thread(&target).1.remove(message_id) {
+                        self.metadata_changed(&target);
+                    }
+                    return;
+                };
+                let target = self.target_or_create(conversation_id);
+                let message = MessageUsage {
+                    message_id: message_id.clone(),
+                    created: *created,
+                    model: model.clone(),
+                    usage: *usage,
+                };
+                if self.thread(&target).1.set(message) {
+                    self.metadata_changed(&target);
+                }
+            }
+        }
+    }
+
+    fn upsert(&mut self, conversation: &ConversationId, block: &Arc<ConversationBlock>) {
+        let target = self.target_or_create(conversation);
+        self.put(&target, block.clone());
+    }
+
+    fn delta(&mut self, conversation: &ConversationId, block: &BlockId, delta: &str) {
+        if delta.is_empty() {
+            return;
+        }
+        let Some(target) = self.state.target(conversation) else { return };
+        if self.thread(&target).0.append(block, delta) {
+            self.block_changed(&target, block);
+        }
+    }
+
+    fn removed(&mut self, conversation: &ConversationId, id: &BlockId) {
+        let Some(target) = self.state.target(conversation) else { return };
+        let subagent = match self.thread(&target).0.remove(id) {
+            Some(block) => {
+                self.report(|| Change::BlockRemoved {
+                    conversation_id: target.conversation_id(),
+                    block_id: id.clone(),
+                });
+                match &block.body {
+                    BlockBody::Subagent(subagent) => subagent.tool_use_id.clone(),
+                    BlockBody::UserMessage { .. }
+                    | BlockBody::AssistantText { .. }
+                    | BlockBody::Thinking { .. }
+                    | BlockBody::ToolUse { .. }
+                    | BlockBody::ToolResult { .. }
+                    | BlockBody::System { .. }
+                    | BlockBody::Error { .. } => return,
+                }
+            }
+            // A subagent that was never announced has a thread but no block.
+            None => ToolUseId::from(&ConversationId::from(id)),
+        };
+        let Some(state) = self.state.subagents.get(&subagent) else { return };
+        let has_block = self.parent_thread(state).is_some_and(|thread| thread.get(id).is_some());
+        if !has_block {
+            self.remove_subagents(subagent);
+        }
+    }
+
+    fn spawned(&mut self, spawned: &SubagentSpawned) {
+        let target = self.target_or_create(&spawned.conversation_id);
+        let mut block = self.take_subagent_block(&target, &spawned.tool_use_id, || ConversationBlock {
+            id: BlockId::from(&spawned.tool_use_id),
+            conversation_id: target.conversation_id(),
+            order: spawned.order.clone(),
+            timestamp: spawned.timestamp,
+            status: BlockStatus::Pending,
+            metadata: None,
+            body: BlockBody::Subagent(SubagentBlock::new(&spawned.tool_use_id)),
+        });
+        let new = Arc::make_mut(&mut block);
+        new.order = spawned.order.clone();
+        new.timestamp = spawned.timestamp;
+        if let BlockBody::Subagent(subagent) = &mut new.body {
+            if spawned.agent_id.is_some() {
+                subagent.subagent_id.clone_from(&spawned.agent_id);
+            }
+            if !spawned.name.is_empty() {
+                subagent.name = spawned.name.clone();
+            }
+            if spawned.description.is_some() {
+                subagent.description.clone_from(&spawned.description);
+            }
+            if !is_empty(&spawned.input) {
+                subagent.input = spawned.input.clone();
+            }
+            if !subagent.subagent_status.is_final() {
+                subagent.subagent_status = subagent.subagent_status.max(spawned.status);
+                new.status = subagent.subagent_status.block_status();
+            }
+        }
+        self.put(&target, block);
+    }
+
+    fn completed(&mut self, completed: &SubagentCompleted) {
+        let target = match self.state.subagents.get(&completed.tool_use_id) {
+            // Wherever its block lives; a thread without a block gets it where the event says.
+            Some(state) if self.has_block(state) => self.target_or_create(&state.parent_id.clone()),
+            Some(_) | None => self.target_or_create(&completed.conversation_id),
+        };
+        let mut block = self.take_subagent_block(&target, &completed.tool_use_id, || ConversationBlock {
+            id: BlockId::from(&completed.tool_use_id),
+            conversation_id: target.conversation_id(),
+            order: completed.order.clone(),
+            timestamp: completed.timestamp,
+            status: BlockStatus::Pending,
+            metadata: None,
+            body: BlockBody::Subagent(SubagentBlock::new(&completed.tool_use_id)),
+        });
+        let new = Arc::make_mut(&mut block);
+        new.status = completed.status.block_status();
+        if let BlockBody::Subagent(subagent) = &mut new.body {
+            subagent.subagent_status = completed.status;
+            subagent.output.clone_from(&completed.output);
+            subagent.duration_ms = completed.duration_ms;
+        }
+        self.put(&target, block);
+    }
+
+    fn idle(&mut self, conversation: &ConversationId) {
+        let Some(target) = self.state.target(conversation) else { return };
+        for block in self.thread(&target).0.finish_pending() {
+            self.block_changed(&target, &block);
+        }
+    }
+
+    /// The thread that an event means; an unknown one becomes the thread of a subagent that will be announced later.
+    fn target_or_create(&mut self, conversation: &ConversationId) -> Target {
+        if let Some(target) = self.state.target(conversation) {
+            return target;
+        }
+        let id = ToolUseId::from(conversation);
+        let subagent = SubagentState::unannounced(id.clone());
+        self.state.subagents.insert(id.clone(), Arc::new(subagent));
+        self.report(|| Change::Subagent { tool_use_id: id.clone() });
+        Target::Subagent(id)
+    }
+
+    fn thread(&mut self, target: &Target) -> (&mut Thread, &mut ConversationMetadata) {
+        if let Target::Subagent(id) = target
+            && let Some(subagent) = self.state.subagents.get_mut(id)
+        {
+            let subagent = Arc::make_mut(subagent);
+            return (&mut subagent.blocks, &mut subagent.metadata);
+        }
+        (&mut self.state.blocks, &mut self.state.metadata)
+    }
+
+    fn put(&mut self, target: &Target, mut block: Arc<ConversationBlock>) {
+        let conversation_id = target.conversation_id();
+        if block.conversation_id != conversation_id {
+            // The event named the thread by its agent.
+            Arc::make_mut(&mut block).conversation_id = conversation_id;
+        }
+        if self.thread(target).0.put(&block) {
+            self.block_changed(target, &block.id);
+        }
+        if let BlockBody::Subagent(subagent) = &block.body {
+            self.sync_subagent(target, subagent);
+        }
+    }
+
+    /// The subagent's block as it is, or a new one; taken out of any other thread that it was in.
+    fn take_subagent_block(
+        &mut self,
+        target: &Target,
+        id: &ToolUseId,
+        new: impl FnOnce() -> ConversationBlock,
+    ) -> Arc<ConversationBlock> {
+        let block_id = BlockId::from(id);
+        let is_subagent = |block: &Arc<ConversationBlock>| matches!(block.body, BlockBody::Subagent(_));
+        if let Some(block) = self.thread(target).0.get(&block_id).filter(|block| is_subagent(block)) {
+            return block.clone();
+        }
+        let elsewhere = self.state.subagents.get(id).map(|state| state.parent_id.clone());
+        if let Some(elsewhere) = elsewhere.and_then(|parent| self.state.target(&parent))
+            && elsewhere != *target
+            && self.thread(&elsewhere).0.get(&block_id).is_some_and(is_subagent)
+            && let Some(block) = self.thread(&elsewhere).0.remove(&block_id)
+        {
+            self.report(|| Change::BlockRemoved { conversation_id: elsewhere.conversation_id(), block_id });
+            return block;
+        }
+        Arc::new(new())
+    }
+
+    /// Makes the subagent's state say what its block says.
+    fn sync_subagent(&mut self, target: &Target, block: &SubagentBlock) {
+        let id = &block.tool_use_id;
+        let old = self.state.subagents.get(id);
+        let mut new = old.map_or_else(|| SubagentState::unannounced(id.clone()), |old| (**old).clone());
+        new.parent_id = target.conversation_id();
+        new.agent_id.clone_from(&block.subagent_id);
+        new.name = block.name.clone();
+        new.description.clone_from(&block.description);
+        new.status = block.subagent_status;
+        if old.is_some_and(|old| old.same_apart_from_thread(&new)) {
+            return;
+        }
+        let old_agent =
+            old.and_then(|old| old.agent_id.clone()).filter(|agent| Some(agent) != new.agent_id.as_ref());
+        if let Some(agent) = &new.agent_id {
+            self.state.index_agent(agent, id);
+        }
+        self.state.subagents.insert(id.clone(), Arc::new(new));
+        if let Some(agent) = old_agent {
+            self.reindex_agent(&agent);
+        }
+        self.report(|| Change::Subagent { tool_use_id: id.clone() });
+    }
+
+    /// Removes a subagent and all that were started in its thread.
+    fn remove_subagents(&mut self, first: ToolUseId) {
+        let mut doomed = vec![first];
+        while let Some(id) = doomed.pop() {
+            let Some(subagent) = self.state.subagents.remove(&id) else { continue };
+            doomed.extend(subagent.blocks.iter().filter_map(|block| match &block.body {
+                BlockBody::Subagent(below) => Some(below.tool_use_id.clone()),
+                BlockBody::UserMessage { .. }
+                | BlockBody::AssistantText { .. }
+                | BlockBody::Thinking { .. }
+                | BlockBody::ToolUse { .. }
+                | BlockBody::ToolResult { .. }
+                | BlockBody::System { .. }
+                | BlockBody::Error { .. } => None,
+            }));
+            if let Some(agent) = &subagent.agent_id {
+                self.reindex_agent(agent);
+            }
+            self.report(|| Change::SubagentRemoved { tool_use_id: id });
+        }
+    }
+
+    fn reindex_agent(&mut self, agent: &crate::ids::AgentId) {
+        let first = self.state.subagents().find(|subagent| subagent.agent_id.as_ref() == Some(agent));
+        match first.map(|subagent| subagent.id.clone()) {
+            Some(id) => self.state.agents.insert(agent.clone(), id),
+            None => self.state.agents.remove(agent),
+        };
+    }
+
+    fn parent_thread(&self, subagent: &SubagentState) -> Option<&Thread> {
+        self.state.thread(&subagent.parent_id)
+    }
+
+    fn has_block(&self, subagent: &SubagentState) -> bool {
+        self.parent_thread(subagent).is_some_and(|thread| thread.get(&BlockId::from(&subagent.id)).is_some())
+    }
+
+    fn report(&mut self, change: impl FnOnce() -> Change) {
+        if let Some(changes) = &mut self.changes {
+            changes.push(change());
+        }
+    }
+
+    fn block_changed(&mut self, target: &Target, block: &BlockId) {
+        self.report(|| Change::Block { conversation_id: target.conversation_id(), block_id: block.clone() });
+    }
+
+    fn metadata_changed(&mut self, target: &Target) {
+        self.report(|| Change::Metadata { conversation_id: target.conversation_id() });
+    }
+}
+
+impl SubagentState {
+    /// A subagent of which only the thread's id is known.
+    fn unannounced(id: ToolUseId) -> Self {
+        Self {
+            id,
+            agent_id: None,
+            parent_id: ConversationId::main(),
+            name: "".into(),
+            description: None,
+            status: RunStatus::Running,
+            blocks: Thread::default(),
+            metadata: ConversationMetadata::default(),
+        }
+    }
+
+    fn same_apart_from_thread(&self, other: &Self) -> bool {
+        (&self.agent_id, &self.parent_id, &self.name, &self.description, self.status)
+            == (&other.agent_id, &other.parent_id, &other.name, &other.description, other.status)
+    }
+}
+
+impl SubagentBlock {
+    fn new(id: &ToolUseId) -> Self {
+        Self {
+            tool_use_id: id.clone(),
+            subagent_id: None,
+            subagent_status: RunStatus::Pending,
+            name: "".into(),
+            description: None,
+            input: Arc::new(Value::Null),
+            output: None,
+            duration_ms: None,
+        }
+    }
+}
+
+fn is_empty(input: &Value) -> bool {
+    input.is_null() || input.as_object().is_some_and(serde_json::Map::is_empty)
+}

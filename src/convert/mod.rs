@@ -1,0 +1,34 @@
+//! From what an agent said to conversation events; one file per agent.
+//!
+//! Converters are total functions without memory: the same message gives the same events, whether it was streamed, polled or
+//! read from a file. What needs memory (deltas, stale snapshots, who owns a child session) is the business of
+//! [`SessionTree`](crate::SessionTree).
+
+pub mod opencode;
+
+/// What a conversation shows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConvertOptions {
+    /// Whether the model's thinking is kept (default) or left out.
+    pub thinking: Thinking,
+}
+
+impl ConvertOptions {
+    /// Keeps the model's thinking (the default) or leaves it out.
+    #[must_use]
+    pub fn with_thinking(self, thinking: Thinking) -> Self {
+        Self { thinking }
+    }
+}
+
+/// What becomes of the model's thinking.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Thinking {
+    /// It is part of the conversation.
+    #[default]
+    Keep,
+    /// It is left out.
+    Omit,
+}

@@ -1,0 +1,526 @@
+//! One message in the mirror: its parts, how far each got, and what was shown of them.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::{Arc, OnceLock},
+};
+
+use super::{Claim, Effects, Owner, Source};
+use crate::{
+    conversation::{BlockOrder, ConversationEvent},
+    convert::opencode::Converter,
+    ids::{BlockId, PartId, SessionId},
+    time::Millis,
+    wire::{Message, MessageInfo, Part, PartBody, PartTime, ToolPart, ToolStatus},
+};
+
+/// A message of which at least a part was seen.
+#[derive(Debug, Default)]
+pub(super) struct MessageLog {
+    /// Absent while only parts were seen.
+    pub(super) info: Option<MessageInfo>,
+    pub(super) parts: BTreeMap<PartId, PartLog>,
+    /// Text for parts that were not seen yet; nothing for one that became too long to keep.
+    pub(super) early: BTreeMap<PartId, Option<String>>,
+    /// The turn was over when this message was last looked at, so what is unfinished stays so.
+    pub(super) at_rest: bool,
+    /// What was last emitted for the message as a whole.
+    whole: Vec<ConversationEvent>,
+    /// Built when asked for, dropped on every change.
+    view: OnceLock<Arc<Message>>,
+}
+
+#[derive(Debug)]
+pub(super) struct PartLog {
+    /// The part; its text includes what was streamed.
+    part: Part,
+    /// How much of the text the server has stored. What was streamed beyond it is lost if the part never ends.
+    stored: usize,
+    /// The session that this call started; kept if a later state no longer names it.
+    child: Option<SessionId>,
+    /// What was last emitted, not counting deltas.
+    shown: Vec<ConversationEvent>,
+    /// Whether deltas were emitted since.
+    grown: bool,
+}
+
+/// What became of a part that was merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Merged {
+    Nothing,
+    /// Only its text grew, from this length.
+    Grown(usize),
+    Changed {
+        progress: bool,
+    },
+}
+
+impl MessageLog {
+    /// The message with its parts, as it is now.
+    pub(super) fn view(&self) -> Option<&Arc<Message>> {
+        let info = self.info.as_ref()?;
+        Some(self.view.get_or_init(|| {
+            let parts = self.parts.values().map(|log| log.part.clone()).collect();
+            Arc::new(Message::new(info.clone(), parts))
+        }))
+    }
+
+    pub(super) fn parts(&self) -> impl Iterator<Item = &Part> + Clone {
+        self.parts.values().map(|log| &log.part)
+    }
+
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.info
+            .as_ref()
+            .and_then(MessageInfo::as_assistant)
+            .is_some_and(|step| step.time.completed.is_none())
+    }
+
+    fn is_completed(&self) -> bool {
+        self.info
+            .as_ref()
+            .and_then(MessageInfo::as_assistant)
+            .is_some_and(|step| step.time.completed.is_some())
+    }
+
+    fn is_user(&self) -> bool {
+        matches!(self.info, Some(MessageInfo::User(_)))
+    }
+
+    /// Takes a message's info unless it is older than what is known; says whether it was news.
+    pub(super) fn merge_info(
+        &mut self,
+        info: &MessageInfo,
+        source: Source,
+        converter: Converter<'_>,
+        effects: &mut Effects,
+    ) -> bool {
+        let old = match &self.info {
+            Some(old) if old == info => return false,
+            Some(old) if !source.is_truth() && is_older(info, old) => return false,
+            old => old.as_ref(),
+        };
+        effects.out.progress |= info.as_assistant().is_some_and(|new| {
+            old.and_then(MessageInfo::as_assistant)
+                .is_none_or(|old| progress_of_step(old) < progress_of_step(new))
+        });
+        let parts_differ = old.is_none_or(|old| shows_in_parts(old) != shows_in_parts(info));
+        self.info = Some(info.clone());
+        self.view = OnceLock::new();
+        if self.is_completed() {
+            self.early.clear();
+            self.parts.values_mut().for_each(PartLog::forget_streamed);
+        }
+        if parts_differ {
+            self.show(converter, effects);
+        } else {
+            self.show_whole(converter, effects);
+        }
+        true
+    }
+
+    /// Takes a part unless it is older than what is known; says whether it was news.
+    pub(super) fn merge_part(
+        &mut self,
+        part: &Part,
+        source: Source,
+        converter: Converter<'_>,
+        effects: &mut Effects,
+    ) -> bool {
+        let is_completed = self.is_completed();
+        let is_user = self.is_user();
+        let early = self.early.remove(&part.id).flatten();
+        let (log, merged) = match self.parts.entry(part.id.clone()) {
+            Entry::Occupied(entry) => {
+                let log = entry.into_mut();
+                let merged = log.merge(part, source, is_user);
+                (log, merged)
+            }
+            Entry::Vacant(entry) => {
+                let mut log = PartLog::new(part.clone());
+                if let Some(early) = early.filter(|_| !is_completed && !source.is_truth()) {
+                    log.join(&early);
+                }
+                (entry.insert(log), Merged::Changed { progress: true })
+            }
+        };
+        if merged == Merged::Nothing {
+            return false;
+        }
+        if is_completed {
+            log.forget_streamed();
+        }
+        self.view = OnceLock::new();
+        let Some(info) = &self.info else { return true };
+        match merged {
+            Merged::Grown(from) if !is_completed => {
+                effects.out.progress |= !is_user;
+                log.show_growth(from, info, converter, effects);
+            }
+            Merged::Grown(_) => log.show(info, converter, effects),
+            Merged::Changed { progress } => {
+                effects.out.progress |= progress && !is_user;
+                log.show(info, converter, effects);
+            }
+            Merged::Nothing => {}
+        }
+        if is_user {
+            self.show_whole(converter, effects);
+        }
+        true
+    }
+
+    /// Adds streamed text to a part; says whether that was news. Text for an unknown part is kept up to `room` bytes.
+    pub(super) fn merge_delta(
+        &mut self,
+        part: &PartId,
+        delta: &str,
+        room: usize,
+        converter: Converter<'_>,
+        effects: &mut Effects,
+    ) -> bool {
+        if delta.is_empty() || self.is_completed() || self.is_user() {
+            return false;
+        }
+        let Some(log) = self.parts.get_mut(part) else {
+            let early = self.early.entry(part.clone()).or_insert_with(|| Some(String::new()));
+            match early {
+                Some(text) if delta.len() <= room => text.push_str(delta),
+                // A text with a hole in it is worse than none.
+                Some(_) | None => *early = None,
+            }
+            return false;
+        };
+        let Some(from) = log.append(delta) else { return false };
+        self.view = OnceLock::new();
+        if let Some(info) = &self.info {
+            effects.out.progress = true;
+            log.show_growth(from, info, converter, effects);
+        }
+        true
+    }
+
+    /// Removes a part; says whether there was one.
+    pub(super) fn remove_part(
+        &mut self,
+        part: &PartId,
+        converter: Converter<'_>,
+        effects: &mut Effects,
+    ) -> bool {
+        self.early.remove(part);
+        let Some(log) = self.parts.remove(part) else { return false };
+        self.view = OnceLock::new();
+        log.retract(effects);
+        if self.is_user() {
+            self.show_whole(converter, effects);
+        }
+        true
+    }
+
+    /// Takes back everything that was shown of this message.
+    pub(super) fn retract(mut self, effects: &mut Effects) {
+        for log in std::mem::take(&mut self.parts).into_values() {
+            log.retract(effects);
+        }
+        emit(&mut self.whole, false, Vec::new(), effects);
+    }
+
+    /// Emits what differs from what was shown.
+    fn show(&mut self, converter: Converter<'_>, effects: &mut Effects) {
+        self.show_whole(converter, effects);
+        let Some(info) = &self.info else { return };
+        for log in self.parts.values_mut() {
+            log.show(info, converter, effects);
+        }
+    }
+
+    /// Emits everything, as if nothing had been shown.
+    pub(super) fn show_again(&mut self, converter: Converter<'_>, effects: &mut Effects) {
+        self.whole.clear();
+        for log in self.parts.values_mut() {
+            log.shown.clear();
+        }
+        self.show(converter, effects);
+    }
+
+    fn show_whole(&mut self, converter: Converter<'_>, effects: &mut Effects) {
+        if let Some(info) = &self.info {
+            let events = converter.whole(info, self.parts());
+            emit(&mut self.whole, false, events, effects);
+        }
+    }
+
+    /// What was last shown of a part.
+    pub(super) fn shown(&self, part: &PartId) -> &[ConversationEvent] {
+        self.parts.get(part).map_or(&[], |log| &log.shown)
+    }
+}
+
+impl PartLog {
+    fn new(part: Part) -> Self {
+        let stored = text(&part).map_or(0, |text| text.text.len());
+        let child = child(&part);
+        Self { part, stored, child, shown: Vec::new(), grown: false }
+    }
+
+    fn merge(&mut self, part: &Part, source: Source, is_user: bool) -> Merged {
+        if self.part == *part {
+            if let Some(text) = text(part) {
+                self.stored = text.text.len();
+            }
+            return Merged::Nothing;
+        }
+        let progress = match (&self.part.body, &part.body) {
+            (PartBody::Tool(old), PartBody::Tool(new)) => {
+                let is_undone = old.state.status.is_final() && !new.state.status.is_final();
+                if is_undone || (!source.is_truth() && progress_of_tool(new) < progress_of_tool(old)) {
+                    return Merged::Nothing;
+                }
+                rank(&old.state.status) < rank(&new.state.status) || !new.state.status.is_final()
+            }
+            _ if source.is_truth() || is_user => false,
+            _ => match (text(&self.part), text(part)) {
+                (Some(old), Some(new)) if old.kind == new.kind => match (old.end, new.end) {
+                    (Some(_), None) => return Merged::Nothing,
+                    (Some(old), Some(new)) if new < old => return Merged::Nothing,
+                    (None, None) => return self.merge_unfinished(part),
+                    (Some(_), Some(_)) => false,
+                    (None, Some(_)) => true,
+                },
+                _ => false,
+            },
+        };
+        self.replace(part);
+        Merged::Changed { progress }
+    }
+
+    /// Merges a text that still streams: it may only become longer.
+    fn merge_unfinished(&mut self, part: &Part) -> Merged {
+        let (Some(old), Some(new)) = (text(&self.part), text(part)) else { return Merged::Nothing };
+        let (old_text, new_text) = (old.text, new.text);
+        if old_text.starts_with(new_text) {
+            // The server has stored a beginning of what was streamed.
+            self.stored = self.stored.max(new_text.len());
+            return Merged::Nothing;
+        }
+        if new_text.len() < old_text.len() {
+            return Merged::Nothing;
+        }
+        let grown = new_text.starts_with(old_text).then_some(old_text.len());
+        let only_text = old.start == new.start;
+        self.replace(part);
+        match grown {
+            Some(from) if only_text => Merged::Grown(from),
+            Some(_) | None => Merged::Changed { progress: true },
+        }
+    }
+
+    fn replace(&mut self, part: &Part) {
+        let child = child(part).or(self.child.take());
+        self.stored = text(part).map_or(0, |text| text.text.len());
+        self.part = part.clone();
+        self.child = child;
+    }
+
+    /// Puts text that was streamed before the part was seen behind it, unless the part already has some.
+    fn join(&mut self, early: &str) {
+        if text(&self.part).is_some_and(|text| text.text.is_empty() && text.end.is_none()) {
+            self.append(early);
+        }
+    }
+
+    /// Adds streamed text; returns the length before. A finished text does not grow.
+    fn append(&mut self, delta: &str) -> Option<usize> {
+        if text(&self.part)?.end.is_some() {
+            return None;
+        }
+        let text = text_mut(&mut self.part)?;
+        let from = text.len();
+        text.push_str(delta);
+        Some(from)
+    }
+
+    /// The message is complete: a text without an end is what a failed attempt left behind, and counts as far as the server
+    /// stored it.
+    fn forget_streamed(&mut self) {
+        if text(&self.part).is_some_and(|text| text.end.is_none()) {
+            let stored = self.stored;
+            if let Some(text) = text_mut(&mut self.part) {
+                text.truncate(stored);
+            }
+        }
+    }
+
+    fn show_growth(
+        &mut self,
+        from: usize,
+        info: &MessageInfo,
+        converter: Converter<'_>,
+        effects: &mut Effects,
+    ) {
+        if self.shown.is_empty() {
+            // Blank so far, or left out.
+            return self.show(info, converter, effects);
+        }
+        let Some(text) = text(&self.part) else { return };
+        effects.out.events.push(ConversationEvent::BlockDelta {
+            conversation_id: converter.conversation.clone(),
+            block_id: BlockId::from(&self.part.id),
+            delta: text.text[from..].to_owned(),
+        });
+        self.grown = true;
+    }
+
+    fn show(&mut self, info: &MessageInfo, converter: Converter<'_>, effects: &mut Effects) {
+        let events = converter.part(info, &self.part, self.child.as_ref());
+        emit(&mut self.shown, self.grown, events, effects);
+        self.grown = false;
+        if let Some(child) = &self.child {
+            let order =
+                BlockOrder::message(info.time().created, info.id().clone()).part(self.part.id.clone());
+            let is_background = matches!(&self.part.body, PartBody::Tool(tool) if tool.is_background_task());
+            effects.claims.push(Claim {
+                child: child.clone(),
+                part: self.part.id.clone(),
+                owner: Some(Owner { order, is_background }),
+            });
+        }
+    }
+
+    fn retract(mut self, effects: &mut Effects) {
+        emit(&mut self.shown, false, Vec::new(), effects);
+        if let Some(child) = self.child {
+            effects.claims.push(Claim { child, part: self.part.id, owner: None });
+        }
+    }
+}
+
+/// Emits the difference between what was shown of something and what is to be shown now.
+pub(super) fn emit(
+    shown: &mut Vec<ConversationEvent>,
+    is_outdated: bool,
+    events: Vec<ConversationEvent>,
+    effects: &mut Effects,
+) {
+    let out = &mut effects.out.events;
+    for old in shown.iter().filter(|old| !events.iter().any(|new| same_subject(old, new))) {
+        out.extend(retraction(old));
+    }
+    for new in &events {
+        if is_outdated || !shown.contains(new) {
+            out.push(new.clone());
+        }
+    }
+    *shown = events;
+}
+
+fn same_subject(one: &ConversationEvent, two: &ConversationEvent) -> bool {
+    use ConversationEvent as E;
+    match (one, two) {
+        (E::BlockUpsert { block: one, .. }, E::BlockUpsert { block: two, .. }) => one.id == two.id,
+        (E::SubagentSpawned(one), E::SubagentSpawned(two)) => one.tool_use_id == two.tool_use_id,
+        (E::SubagentCompleted(one), E::SubagentCompleted(two)) => one.tool_use_id == two.tool_use_id,
+        (E::MetadataUpdate { message_id: one, .. }, E::MetadataUpdate { message_id: two, .. }) => one == two,
+        _ => false,
+    }
+}
+
+fn retraction(event: &ConversationEvent) -> Option<ConversationEvent> {
+    use ConversationEvent as E;
+    match event {
+        E::BlockUpsert { conversation_id, block } => {
+            Some(E::BlockRemoved { conversation_id: conversation_id.clone(), block_id: block.id.clone() })
+        }
+        E::SubagentSpawned(spawned) => Some(E::BlockRemoved {
+            conversation_id: spawned.conversation_id.clone(),
+            block_id: BlockId::from(&spawned.tool_use_id),
+        }),
+        E::MetadataUpdate { conversation_id, message_id, created, .. } => Some(E::MetadataUpdate {
+            conversation_id: conversation_id.clone(),
+            message_id: message_id.clone(),
+            created: *created,
+            model: None,
+            usage: None,
+        }),
+        E::SubagentCompleted(_) | E::BlockDelta { .. } | E::BlockRemoved { .. } | E::SessionIdle { .. } => {
+            None
+        }
+    }
+}
+
+/// The streamed text of a part.
+struct Streamed<'a> {
+    kind: u8,
+    text: &'a str,
+    start: Option<Millis>,
+    end: Option<Millis>,
+}
+
+fn text(part: &Part) -> Option<Streamed<'_>> {
+    let (kind, text, time): (_, _, Option<&PartTime>) = match &part.body {
+        PartBody::Text(text) => (0, &text.text, text.time.as_ref()),
+        PartBody::Reasoning(thinking) => (1, &thinking.text, thinking.time.as_ref()),
+        _ => return None,
+    };
+    Some(Streamed { kind, text, start: time.map(|time| time.start), end: time.and_then(|time| time.end) })
+}
+
+fn text_mut(part: &mut Part) -> Option<&mut String> {
+    match &mut part.body {
+        PartBody::Text(text) => Some(&mut text.text),
+        PartBody::Reasoning(thinking) => Some(&mut thinking.text),
+        _ => None,
+    }
+}
+
+fn child(part: &Part) -> Option<SessionId> {
+    match &part.body {
+        PartBody::Tool(tool) => tool.child_session(),
+        _ => None,
+    }
+}
+
+fn rank(status: &ToolStatus) -> u8 {
+    match status {
+        ToolStatus::Pending => 0,
+        ToolStatus::Running | ToolStatus::Unknown(_) => 1,
+        ToolStatus::Completed | ToolStatus::Error => 2,
+    }
+}
+
+/// How far a call got. Where two states are equally far the later arrival wins, which only matters while it runs.
+fn progress_of_tool(tool: &ToolPart) -> impl PartialOrd + use<> {
+    let state = &tool.state;
+    let time = state.time.as_ref();
+    let moment = time.map(|time| time.end.unwrap_or(time.start));
+    let is_compacted = time.is_some_and(|time| time.compacted.is_some());
+    (rank(&state.status), moment, is_compacted, state.metadata.as_ref().map_or(0, serde_json::Map::len))
+}
+
+/// How far a step got.
+fn progress_of_step(step: &crate::wire::AssistantMessage) -> impl PartialOrd + use<> {
+    let tokens = crate::conversation::TokenUsage::from(&step.tokens).total();
+    (step.time.completed.is_some(), step.error.is_some(), step.finish.is_some(), tokens)
+}
+
+/// Whether `new` was written before `old`.
+fn is_older(new: &MessageInfo, old: &MessageInfo) -> bool {
+    match (new, old) {
+        (MessageInfo::Assistant(new), MessageInfo::Assistant(old)) => {
+            progress_of_step(new) < progress_of_step(old)
+        }
+        // Submitting a prompt again moves it; the server adds to a prompt (its summary) and takes nothing away.
+        (MessageInfo::User(new), MessageInfo::User(old)) => {
+            (new.time.created, new.extra.len()) < (old.time.created, old.extra.len())
+        }
+        _ => false,
+    }
+}
+
+/// What of a message shows in the blocks of its parts.
+fn shows_in_parts(info: &MessageInfo) -> impl PartialEq + '_ {
+    let step = info
+        .as_assistant()
+        .map(|step| (step.time.completed.is_some(), &step.model_id, &step.provider_id, step.summary));
+    (info.time().created, step)
+}

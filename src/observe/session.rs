@@ -1,0 +1,490 @@
+//! One session in the mirror: its messages in order, and whether it is at rest.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    sync::Arc,
+};
+
+use super::{
+    Effects, Owner, Snapshot, Source,
+    message::{MessageLog, emit},
+};
+use crate::{
+    conversation::{BlockOrder, ConversationEvent, RunStatus, SubagentCompleted, SubagentSpawned},
+    convert::{
+        ConvertOptions,
+        opencode::{Converter, Rest},
+    },
+    ids::{ConversationId, MessageId, PartId, SessionId, ToolUseId},
+    time::Millis,
+    wire::{Message, MessageInfo, Part, PartBody, SessionInfo},
+};
+
+/// Messages of which only parts were seen. The server sends a message before its parts, so more than a few mean that the
+/// stream was joined in the middle, and the next list brings them.
+const MAX_EARLY_MESSAGES: usize = 64;
+
+/// Text for parts that were not seen; a megabyte is far more than streams between two polls.
+const MAX_EARLY_BYTES: usize = 1 << 20;
+
+/// Removed messages and parts that a stale list must not bring back.
+const MAX_REMOVED: usize = 1024;
+
+#[derive(Debug)]
+pub(super) struct SessionLog {
+    id: SessionId,
+    /// The session whose subagent this one is; nothing for the root.
+    pub(super) parent: Option<SessionId>,
+    /// The thread that this session shows in.
+    pub(super) conversation: ConversationId,
+    /// The task parts of the parent that named this session.
+    pub(super) owners: BTreeMap<PartId, Owner>,
+    info: Option<SessionInfo>,
+    messages: HashMap<MessageId, MessageLog>,
+    order: BTreeSet<(Millis, MessageId)>,
+    /// Where the first step stands that answers a prompt.
+    first_steps: HashMap<MessageId, (Millis, MessageId)>,
+    /// Messages of which only parts were seen, oldest first.
+    early: VecDeque<MessageId>,
+    /// Steps that are not complete.
+    incomplete: BTreeSet<MessageId>,
+    /// Messages that came after the last turn was over.
+    active: BTreeSet<MessageId>,
+    /// The server said that nothing runs, and nothing new was seen to run since.
+    idle: bool,
+    removed: VecDeque<Removed>,
+    /// What was last emitted about this session as a subagent that no task part says.
+    announced: Vec<ConversationEvent>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Removed {
+    Message(MessageId),
+    Part(PartId),
+}
+
+impl SessionLog {
+    pub(super) fn new(id: SessionId, parent: Option<SessionId>, conversation: ConversationId) -> Self {
+        Self {
+            id,
+            parent,
+            conversation,
+            owners: BTreeMap::new(),
+            info: None,
+            messages: HashMap::new(),
+            order: BTreeSet::new(),
+            first_steps: HashMap::new(),
+            early: VecDeque::new(),
+            incomplete: BTreeSet::new(),
+            active: BTreeSet::new(),
+            idle: false,
+            removed: VecDeque::new(),
+            announced: Vec::new(),
+        }
+    }
+
+    /// The messages in order.
+    pub(super) fn messages(&self) -> impl DoubleEndedIterator<Item = &Arc<Message>> {
+        self.order.iter().filter_map(|(_, id)| self.messages.get(id)?.view())
+    }
+
+    /// The messages of the turn that a prompt began, in order, without the prompt; see [`SessionTree::turn`].
+    pub(super) fn turn(&self, prompt: &MessageId) -> impl DoubleEndedIterator<Item = &Arc<Message>> {
+        let from = self.place(prompt).into_iter().chain(self.first_steps.get(prompt).cloned()).min();
+        let range = from.into_iter().flat_map(|from| self.order.range(from..));
+        range.filter(move |(_, id)| id != prompt).filter_map(|(_, id)| self.messages.get(id)?.view())
+    }
+
+    pub(super) fn message(&self, id: &MessageId) -> Option<&Arc<Message>> {
+        self.messages.get(id)?.view()
+    }
+
+    pub(super) fn has_messages(&self) -> bool {
+        !self.order.is_empty()
+    }
+
+    /// The calls that have not come to an end, in steps that may still go on.
+    pub(super) fn running_tools(&self) -> impl Iterator<Item = &Part> {
+        let running = self.incomplete.intersection(&self.active);
+        running
+            .filter_map(|id| self.messages.get(id))
+            .flat_map(MessageLog::parts)
+            .filter(|part| matches!(&part.body, PartBody::Tool(tool) if !tool.state.status.is_final()))
+    }
+
+    /// What was last shown of a part.
+    pub(super) fn shown(&self, part: &PartId) -> Vec<ConversationEvent> {
+        self.messages
+            .values()
+            .map(|log| log.shown(part))
+            .find(|shown| !shown.is_empty())
+            .unwrap_or_default()
+            .to_vec()
+    }
+
+    pub(super) fn see_info(&mut self, info: &SessionInfo) {
+        if self.info.as_ref().is_none_or(|old| old.time.updated <= info.time.updated) {
+            self.info = Some(info.clone());
+        }
+    }
+
+    pub(super) fn see_status(&mut self, is_idle: bool, effects: &mut Effects) {
+        self.idle = is_idle;
+        self.rest_if_idle(effects);
+    }
+
+    pub(super) fn see_message_info(
+        &mut self,
+        info: &MessageInfo,
+        source: Source,
+        options: ConvertOptions,
+        effects: &mut Effects,
+    ) {
+        let id = info.id();
+        if !self.admits(&Removed::Message(id.clone()), source) {
+            return;
+        }
+        let old_place = self.place(id);
+        let log = self.messages.entry(id.clone()).or_default();
+        if !log.merge_info(info, source, converter(&self.conversation, options, log), effects) {
+            return;
+        }
+        let is_incomplete = log.is_incomplete();
+        let place = (info.time().created, id.clone());
+        if old_place.as_ref() != Some(&place) {
+            if let Some(old_place) = &old_place {
+                self.order.remove(old_place);
+            } else {
+                self.early.retain(|early| early != id);
+                self.active.insert(id.clone());
+                // Something new happens, so the last thing the server said about the session no longer holds.
+                self.idle = false;
+            }
+            if let Some(prompt) = info.as_assistant().and_then(|step| step.parent_id.clone()) {
+                let first = self.first_steps.entry(prompt).or_insert_with(|| place.clone());
+                *first = place.clone().min(first.clone());
+            }
+            self.order.insert(place);
+        }
+        if is_incomplete {
+            self.incomplete.insert(id.clone());
+        } else {
+            self.incomplete.remove(id);
+        }
+        self.changed(id, effects);
+        self.rest_if_idle(effects);
+    }
+
+    pub(super) fn see_part(
+        &mut self,
+        part: &Part,
+        source: Source,
+        options: ConvertOptions,
+        effects: &mut Effects,
+    ) {
+        let id = &part.message_id;
+        if !self.admits(&Removed::Message(id.clone()), source)
+            || !self.admits(&Removed::Part(part.id.clone()), source)
+        {
+            return;
+        }
+        let (conversation, log) = self.log(id);
+        if log.merge_part(part, source, converter(conversation, options, log), effects) && log.info.is_some()
+        {
+            self.changed(id, effects);
+        }
+    }
+
+    pub(super) fn see_delta(
+        &mut self,
+        id: &MessageId,
+        part: &PartId,
+        delta: &str,
+        options: ConvertOptions,
+        effects: &mut Effects,
+    ) {
+        let room = self.room_for_early_text(id, part);
+        let (conversation, log) = self.log(id);
+        if log.merge_delta(part, delta, room, converter(conversation, options, log), effects)
+            && log.info.is_some()
+        {
+            self.changed(id, effects);
+        }
+    }
+
+    pub(super) fn see_list(
+        &mut self,
+        messages: &[Message],
+        snapshot: Snapshot,
+        options: ConvertOptions,
+        effects: &mut Effects,
+    ) {
+        let source = Source::List(snapshot);
+        if source.is_truth() {
+            self.remove_unlisted(messages, snapshot, options, effects);
+        }
+        for message in messages {
+            // Parts first: a message that is complete must not meet parts that have not caught up.
+            for part in &message.parts {
+                self.see_part(part, source, options, effects);
+            }
+            self.see_message_info(&message.info, source, options, effects);
+        }
+        if source.is_truth() {
+            self.see_status(true, effects);
+        }
+    }
+
+    /// Removes what a list that is the truth covers and does not have.
+    fn remove_unlisted(
+        &mut self,
+        messages: &[Message],
+        snapshot: Snapshot,
+        options: ConvertOptions,
+        effects: &mut Effects,
+    ) {
+        let listed: HashMap<&MessageId, &Message> =
+            messages.iter().map(|message| (message.info.id(), message)).collect();
+        let first =
+            messages.iter().map(|message| (message.info.time().created, message.info.id().clone())).min();
+        let covered: Vec<MessageId> = match &first {
+            Some(first) if snapshot != Snapshot::Complete => {
+                self.order.range(first..).map(|(_, id)| id.clone()).collect()
+            }
+            Some(_) | None => self.order.iter().map(|(_, id)| id.clone()).collect(),
+        };
+        for id in covered {
+            let Some(message) = listed.get(&id) else {
+                self.drop_message(&id, effects);
+                continue;
+            };
+            let kept: BTreeSet<&PartId> = message.parts.iter().map(|part| &part.id).collect();
+            let Some(log) = self.messages.get_mut(&id) else { continue };
+            let gone: Vec<PartId> = log.parts.keys().filter(|part| !kept.contains(part)).cloned().collect();
+            for part in &gone {
+                log.remove_part(part, converter(&self.conversation, options, log), effects);
+            }
+            if !gone.is_empty() {
+                self.changed(&id, effects);
+            }
+        }
+    }
+
+    pub(super) fn remove_message(&mut self, id: &MessageId, effects: &mut Effects) {
+        self.remember_removed(Removed::Message(id.clone()));
+        self.drop_message(id, effects);
+    }
+
+    pub(super) fn remove_part(
+        &mut self,
+        id: &MessageId,
+        part: &PartId,
+        options: ConvertOptions,
+        effects: &mut Effects,
+    ) {
+        self.remember_removed(Removed::Part(part.clone()));
+        let Some(log) = self.messages.get_mut(id) else { return };
+        if log.remove_part(part, converter(&self.conversation, options, log), effects) && log.info.is_some() {
+            self.changed(id, effects);
+        }
+    }
+
+    /// The turn is over, however it ended: what is unfinished stays so.
+    pub(super) fn rest(&mut self, effects: &mut Effects) {
+        self.idle = true;
+        if self.active.is_empty() {
+            return;
+        }
+        for id in std::mem::take(&mut self.active) {
+            if let Some(log) = self.messages.get_mut(&id) {
+                log.at_rest = true;
+            }
+        }
+        let conversation_id = self.conversation.clone();
+        effects.out.events.push(ConversationEvent::SessionIdle { conversation_id });
+    }
+
+    /// A first idle comes while the step that failed is still open, and means nothing until that is complete.
+    fn rest_if_idle(&mut self, effects: &mut Effects) {
+        if self.idle && self.incomplete.is_empty() {
+            self.rest(effects);
+        }
+    }
+
+    /// Emits everything again under another thread.
+    pub(super) fn show_again(
+        &mut self,
+        options: ConvertOptions,
+        parent: &ConversationId,
+        effects: &mut Effects,
+    ) {
+        self.announced.clear();
+        self.announce(parent, effects);
+        for (_, id) in &self.order {
+            if let Some(log) = self.messages.get_mut(id) {
+                log.show_again(converter(&self.conversation, options, log), effects);
+            }
+        }
+    }
+
+    /// Emits what no task part says: that this session is a subagent, if none names it, and the end of one whose call did
+    /// not wait for it.
+    pub(super) fn announce(&mut self, parent: &ConversationId, effects: &mut Effects) {
+        let mut events = Vec::new();
+        if self.parent.is_some() {
+            let result = self.result();
+            if self.owners.is_empty() && self.has_messages() {
+                let spawned = self.announcement(parent);
+                events.extend(result.as_ref().map(|result| completed(result, &spawned)));
+                events.insert(0, ConversationEvent::SubagentSpawned(spawned));
+            }
+            for (part, owner) in self.owners.iter().filter(|(_, owner)| owner.is_background) {
+                let spawned = SubagentSpawned {
+                    tool_use_id: part.into(),
+                    order: owner.order.clone(),
+                    timestamp: owner.order.created.into(),
+                    ..self.announcement(parent)
+                };
+                events.extend(result.as_ref().map(|result| completed(result, &spawned)));
+            }
+        }
+        emit(&mut self.announced, false, events, effects);
+    }
+
+    /// Whether [`Self::announce`] may have something to say.
+    pub(super) fn speaks_for_itself(&self) -> bool {
+        self.parent.is_some()
+            && (self.owners.values().all(|owner| owner.is_background) || !self.announced.is_empty())
+    }
+
+    fn announcement(&self, parent: &ConversationId) -> SubagentSpawned {
+        let info = self.info.as_ref();
+        let title = info.map_or("", |info| info.title.as_str());
+        // "Find the tests (@explore subagent)"
+        let named = title.rsplit_once("(@").and_then(|(_, rest)| rest.strip_suffix(" subagent)"));
+        let created = info.map(|info| info.time.created).filter(|created| *created != Millis::default());
+        let created = created.or_else(|| Some(self.order.first()?.0)).unwrap_or_default();
+        SubagentSpawned {
+            conversation_id: parent.clone(),
+            tool_use_id: ToolUseId::from(&self.id),
+            agent_id: Some((&self.id).into()),
+            name: info.and_then(|info| info.agent.as_deref()).or(named).unwrap_or_default().into(),
+            description: (!title.is_empty()).then(|| title.into()),
+            input: Arc::default(),
+            status: RunStatus::Running,
+            order: BlockOrder::message(created, MessageId::default()).part(PartId::new(self.id.as_str())),
+            timestamp: created.into(),
+        }
+    }
+
+    /// How this session ended, if it is at rest: its error, or its last text.
+    fn result(&self) -> Option<Result<String, String>> {
+        let is_at_rest = self.active.is_empty() && (self.idle || self.has_messages());
+        if !is_at_rest {
+            return None;
+        }
+        if !self.incomplete.is_empty() {
+            return Some(Err("interrupted".to_owned()));
+        }
+        let mut steps =
+            self.messages().rev().filter_map(|message| Some((message, message.info.as_assistant()?)));
+        let Some((last, step)) = steps.next() else { return Some(Ok(String::new())) };
+        if let Some(error) = &step.error {
+            return Some(Err(error.message().to_owned()));
+        }
+        let texts = last.parts.iter().filter_map(|part| match &part.body {
+            PartBody::Text(text) => Some(text.text.as_str()),
+            _ => None,
+        });
+        Some(Ok(texts.collect::<Vec<_>>().join("\n").trim().to_owned()))
+    }
+
+    fn place(&self, id: &MessageId) -> Option<(Millis, MessageId)> {
+        let info = self.messages.get(id)?.info.as_ref()?;
+        Some((info.time().created, id.clone()))
+    }
+
+    /// The log of a message, made if only now something of it is seen; with the thread, to convert it for.
+    fn log(&mut self, id: &MessageId) -> (&ConversationId, &mut MessageLog) {
+        if !self.messages.contains_key(id) {
+            self.early.push_back(id.clone());
+            if self.early.len() > MAX_EARLY_MESSAGES
+                && let Some(oldest) = self.early.pop_front()
+            {
+                self.messages.remove(&oldest);
+            }
+        }
+        (&self.conversation, self.messages.entry(id.clone()).or_default())
+    }
+
+    /// How much more text may be kept for a part that was not seen.
+    fn room_for_early_text(&self, id: &MessageId, part: &PartId) -> usize {
+        if self.messages.get(id).is_some_and(|log| log.parts.contains_key(part)) {
+            return usize::MAX;
+        }
+        let kept = self.messages.values().flat_map(|log| log.early.values()).flatten().map(String::len).sum();
+        MAX_EARLY_BYTES.saturating_sub(kept)
+    }
+
+    fn drop_message(&mut self, id: &MessageId, effects: &mut Effects) {
+        let place = self.place(id);
+        let Some(log) = self.messages.remove(id) else { return };
+        log.retract(effects);
+        self.early.retain(|early| early != id);
+        self.incomplete.remove(id);
+        self.active.remove(id);
+        if let Some(place) = place {
+            self.order.remove(&place);
+            self.changed(id, effects);
+            self.rest_if_idle(effects);
+        }
+    }
+
+    /// Whether something may be taken in: a list may be older than a removal, an event is not.
+    fn admits(&mut self, thing: &Removed, source: Source) -> bool {
+        let Some(at) = self.removed.iter().position(|removed| removed == thing) else { return true };
+        let is_news = source != Source::List(Snapshot::Live);
+        if is_news {
+            self.removed.remove(at);
+        }
+        is_news
+    }
+
+    fn remember_removed(&mut self, thing: Removed) {
+        if !self.removed.contains(&thing) {
+            self.removed.push_back(thing);
+            if self.removed.len() > MAX_REMOVED {
+                self.removed.pop_front();
+            }
+        }
+    }
+
+    fn changed(&self, message: &MessageId, effects: &mut Effects) {
+        effects.out.changed.push((self.id.clone(), message.clone()));
+    }
+}
+
+fn converter<'a>(
+    conversation: &'a ConversationId,
+    options: ConvertOptions,
+    log: &MessageLog,
+) -> Converter<'a> {
+    let rest = if log.at_rest { Rest::AtRest } else { Rest::MayChange };
+    Converter { conversation, options, rest }
+}
+
+fn completed(result: &Result<String, String>, spawned: &SubagentSpawned) -> ConversationEvent {
+    let (status, Ok(output) | Err(output)) = match result {
+        Ok(_) => (RunStatus::Success, result),
+        Err(_) => (RunStatus::Error, result),
+    };
+    ConversationEvent::SubagentCompleted(SubagentCompleted {
+        conversation_id: spawned.conversation_id.clone(),
+        tool_use_id: spawned.tool_use_id.clone(),
+        status,
+        output: Some(output.as_str().into()),
+        duration_ms: None,
+        order: spawned.order.clone(),
+        timestamp: spawned.timestamp,
+    })
+}

@@ -1,0 +1,298 @@
+//! The mirror of one session and its descendants.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use super::{Claim, Effects, Observed, Snapshot, Source, session::SessionLog};
+use crate::{
+    conversation::ConversationEvent,
+    convert::ConvertOptions,
+    ids::{BlockId, ConversationId, MessageId, PartId, SessionId},
+    wire::{EventPayload, Message, Part, ServerEvent, SessionInfo},
+};
+
+/// Deleted sessions whose late events must not bring them back.
+const MAX_DELETED: usize = 256;
+
+/// A mirror of the messages of one session and all sessions below it, which only moves forward.
+///
+/// Feed it whatever is observed, in any order and any number of times, and fold the events it gives. Sessions that do not
+/// belong to the tree are ignored.
+///
+/// A child session shows in the thread of the task call that names it; of several such calls (a task that was resumed) the
+/// first. Until one is known the child shows under its own id, and moves when its owner becomes known.
+#[derive(Debug)]
+pub struct SessionTree {
+    root: SessionId,
+    options: ConvertOptions,
+    sessions: BTreeMap<SessionId, SessionLog>,
+    deleted: VecDeque<SessionId>,
+}
+
+impl SessionTree {
+    /// The tree below `root`, of which nothing is known yet.
+    pub fn new(root: SessionId, options: ConvertOptions) -> Self {
+        let log = SessionLog::new(root.clone(), None, ConversationId::main());
+        Self { sessions: BTreeMap::from([(root.clone(), log)]), root, options, deleted: VecDeque::new() }
+    }
+
+    /// The session at the top.
+    pub fn root(&self) -> &SessionId {
+        &self.root
+    }
+
+    /// Takes in an event of the server's stream.
+    pub fn apply_event(&mut self, event: &ServerEvent) -> Observed {
+        let options = self.options;
+        match &event.payload {
+            EventPayload::MessageUpdated(info) => self.step(info.session_id(), |session, effects| {
+                session.see_message_info(info, Source::Event, options, effects);
+            }),
+            EventPayload::PartUpdated { part, .. } => self.step(&part.session_id, |session, effects| {
+                session.see_part(part, Source::Event, options, effects);
+            }),
+            EventPayload::PartDelta(delta) if matches!(delta.field.as_str(), "text" | "") => {
+                self.step(&delta.session_id, |session, effects| {
+                    session.see_delta(&delta.message_id, &delta.part_id, &delta.delta, options, effects);
+                })
+            }
+            EventPayload::MessageRemoved { session_id, message_id } => {
+                self.step(session_id, |session, effects| session.remove_message(message_id, effects))
+            }
+            EventPayload::PartRemoved { session_id, message_id, part_id } => {
+                self.step(session_id, |session, effects| {
+                    session.remove_part(message_id, part_id, options, effects);
+                })
+            }
+            EventPayload::SessionCreated(info) | EventPayload::SessionUpdated(info) => {
+                self.apply_session(info)
+            }
+            EventPayload::SessionDeleted(info) => self.delete_session(&info.id),
+            EventPayload::SessionStatus { session_id, status } => {
+                self.step(session_id, |session, effects| session.see_status(status.is_idle(), effects))
+            }
+            EventPayload::SessionIdle { session_id } => {
+                self.step(session_id, |session, effects| session.see_status(true, effects))
+            }
+            EventPayload::PartDelta(_)
+            | EventPayload::SessionError { .. }
+            | EventPayload::SessionCompacted { .. }
+            | EventPayload::PermissionAsked(_)
+            | EventPayload::PermissionReplied { .. }
+            | EventPayload::QuestionAsked(_)
+            | EventPayload::QuestionClosed { .. }
+            | EventPayload::ServerConnected
+            | EventPayload::ServerHeartbeat
+            | EventPayload::InstanceDisposed { .. }
+            | EventPayload::Unknown { .. } => Observed::default(),
+        }
+    }
+
+    /// Takes in a list of a session's messages, oldest first, as the server lists them; in full or only the newest.
+    pub fn apply_messages(
+        &mut self,
+        session: &SessionId,
+        messages: &[Message],
+        snapshot: Snapshot,
+    ) -> Observed {
+        let options = self.options;
+        self.step(session, |session, effects| session.see_list(messages, snapshot, options, effects))
+    }
+
+    /// Takes in what is known about a session; if its parent belongs to the tree, so does it.
+    pub fn apply_session(&mut self, info: &SessionInfo) -> Observed {
+        let mut observed = Observed::default();
+        if !self.sessions.contains_key(&info.id) {
+            match &info.parent_id {
+                Some(parent) if self.sessions.contains_key(parent) && !self.deleted.contains(&info.id) => {
+                    self.adopt(&info.id, parent, &mut observed);
+                }
+                Some(_) | None => return observed,
+            }
+        }
+        observed.append(self.step(&info.id, |session, _| session.see_info(info)));
+        observed
+    }
+
+    /// Takes in that a session is at rest, although the server left something unfinished, as after a crash or an abort.
+    pub fn settle(&mut self, session: &SessionId) -> Observed {
+        self.step(session, SessionLog::rest)
+    }
+
+    /// Whether a session belongs to the tree.
+    pub fn contains(&self, session: &SessionId) -> bool {
+        self.sessions.contains_key(session)
+    }
+
+    /// The sessions of the tree, the root among them.
+    pub fn sessions(&self) -> impl Iterator<Item = &SessionId> {
+        self.sessions.keys()
+    }
+
+    /// The sessions below the root, of all depths.
+    pub fn children(&self) -> impl Iterator<Item = &SessionId> {
+        self.sessions.keys().filter(|session| **session != self.root)
+    }
+
+    /// The session whose subagent this one is; nothing for the root and for sessions outside the tree.
+    pub fn parent(&self, session: &SessionId) -> Option<&SessionId> {
+        self.sessions.get(session)?.parent.as_ref()
+    }
+
+    /// The thread that a session shows in.
+    pub fn conversation(&self, session: &SessionId) -> Option<&ConversationId> {
+        self.sessions.get(session).map(|log| &log.conversation)
+    }
+
+    /// A session's messages in order, each as it is now, with what was streamed.
+    pub fn messages(&self, session: &SessionId) -> impl DoubleEndedIterator<Item = &Arc<Message>> {
+        self.sessions.get(session).into_iter().flat_map(SessionLog::messages)
+    }
+
+    /// The messages of the turn that `prompt` began, in order, without the prompt: everything that stands after it, and
+    /// after the first step that answers it. The two differ when the prompt was submitted again while its turn ran, since
+    /// that moves it behind what was said already.
+    pub fn turn(
+        &self,
+        session: &SessionId,
+        prompt: &MessageId,
+    ) -> impl DoubleEndedIterator<Item = &Arc<Message>> {
+        self.sessions.get(session).into_iter().flat_map(|log| log.turn(prompt))
+    }
+
+    /// One message as it is now.
+    pub fn message(&self, session: &SessionId, message: &MessageId) -> Option<&Arc<Message>> {
+        self.sessions.get(session)?.message(message)
+    }
+
+    /// The tool calls of the whole tree that have not come to an end, in steps that have not either.
+    pub fn running_tools(&self) -> impl Iterator<Item = &Part> {
+        self.sessions.values().flat_map(SessionLog::running_tools)
+    }
+
+    /// Lets something happen in a session, and sees to what that means for the others.
+    fn step(&mut self, id: &SessionId, happen: impl FnOnce(&mut SessionLog, &mut Effects)) -> Observed {
+        let mut effects = Effects::default();
+        let Some(session) = self.sessions.get_mut(id) else { return effects.out };
+        happen(session, &mut effects);
+        if session.speaks_for_itself() {
+            self.announce(id, &mut effects);
+        }
+        for claim in std::mem::take(&mut effects.claims) {
+            self.claim(id, claim, &mut effects);
+        }
+        effects.out
+    }
+
+    fn announce(&mut self, id: &SessionId, effects: &mut Effects) {
+        let Some(parent) = self.parent_conversation(id) else { return };
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.announce(&parent, effects);
+        }
+    }
+
+    fn adopt(&mut self, child: &SessionId, parent: &SessionId, observed: &mut Observed) {
+        let conversation = ConversationId::new(child.as_str());
+        let log = SessionLog::new(child.clone(), Some(parent.clone()), conversation);
+        self.sessions.insert(child.clone(), log);
+        observed.new_sessions.push(child.clone());
+    }
+
+    /// A task part of `session` names a child, or no longer does.
+    fn claim(&mut self, session: &SessionId, claim: Claim, effects: &mut Effects) {
+        let Claim { child, part, owner } = claim;
+        if !self.sessions.contains_key(&child) {
+            if owner.is_none() || self.deleted.contains(&child) {
+                return;
+            }
+            self.adopt(&child, session, &mut effects.out);
+        }
+        let Some(log) = self.sessions.get_mut(&child) else { return };
+        if log.parent.as_ref() != Some(session) {
+            // The root, or the child of another: naming it does not move it.
+            return;
+        }
+        match owner {
+            Some(owner) => log.owners.insert(part, owner),
+            None => log.owners.remove(&part),
+        };
+        let first = log.owners.iter().min_by_key(|(_, owner)| &owner.order).map(|(part, _)| part.as_str());
+        let conversation = ConversationId::new(first.unwrap_or(child.as_str()));
+        if log.conversation != conversation {
+            self.move_to(&child, conversation, effects);
+        } else if log.speaks_for_itself() {
+            self.announce(&child, effects);
+        }
+    }
+
+    /// Moves a child and all below it to another thread.
+    fn move_to(&mut self, child: &SessionId, conversation: ConversationId, effects: &mut Effects) {
+        let tree = self.subtree(child);
+        let is_visible = tree.iter().any(|id| self.sessions.get(id).is_some_and(SessionLog::has_messages));
+        if is_visible {
+            self.clear_thread(child, effects);
+        }
+        if let Some(log) = self.sessions.get_mut(child) {
+            log.conversation = conversation;
+        }
+        if !is_visible {
+            return;
+        }
+        for id in tree {
+            let Some(parent) = self.parent_conversation(&id) else { continue };
+            if let Some(log) = self.sessions.get_mut(&id) {
+                // Its claims are as they were.
+                let mut shown = Effects::default();
+                log.show_again(self.options, &parent, &mut shown);
+                effects.out.events.append(&mut shown.out.events);
+            }
+        }
+    }
+
+    /// Removes a child's thread and all below it from the conversation; the call that it belonged to stays.
+    fn clear_thread(&self, child: &SessionId, effects: &mut Effects) {
+        let Some(log) = self.sessions.get(child) else { return };
+        let Some(parent) = log.parent.as_ref().and_then(|parent| self.sessions.get(parent)) else { return };
+        effects.out.events.push(ConversationEvent::BlockRemoved {
+            conversation_id: parent.conversation.clone(),
+            block_id: BlockId::new(log.conversation.as_str()),
+        });
+        effects.out.events.extend(parent.shown(&PartId::new(log.conversation.as_str())));
+    }
+
+    fn delete_session(&mut self, id: &SessionId) -> Observed {
+        let mut effects = Effects::default();
+        if *id == self.root || !self.sessions.contains_key(id) {
+            return effects.out;
+        }
+        self.clear_thread(id, &mut effects);
+        for id in self.subtree(id) {
+            self.sessions.remove(&id);
+            self.deleted.push_back(id);
+            if self.deleted.len() > MAX_DELETED {
+                self.deleted.pop_front();
+            }
+        }
+        effects.out
+    }
+
+    /// A session and all below it, parents before children.
+    fn subtree(&self, id: &SessionId) -> Vec<SessionId> {
+        let mut found = vec![id.clone()];
+        let mut at = 0;
+        while at < found.len() {
+            let parent = found[at].clone();
+            let children = self.sessions.iter().filter(|(_, log)| log.parent.as_ref() == Some(&parent));
+            found.extend(children.map(|(id, _)| id.clone()));
+            at += 1;
+        }
+        found
+    }
+
+    fn parent_conversation(&self, id: &SessionId) -> Option<ConversationId> {
+        let parent = self.sessions.get(id)?.parent.as_ref()?;
+        Some(self.sessions.get(parent)?.conversation.clone())
+    }
+}

@@ -1,0 +1,186 @@
+//! Decoding with a place: which element, which field, what was wrong.
+
+use std::fmt;
+
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
+
+/// How much of the offending text an error keeps.
+const SNIPPET_BYTES: usize = 200;
+
+/// A known thing that did not have its known shape.
+///
+/// The snippet is left out of `Display` and `Debug`, because it may hold a prompt or a tool's output.
+#[derive(thiserror::Error)]
+#[error("malformed {what} at `{path}`")]
+pub struct DecodeError {
+    what: String,
+    path: String,
+    snippet: String,
+    source: serde_json::Error,
+}
+
+impl DecodeError {
+    /// An error that the JSON itself does not show.
+    pub(super) fn custom(what: &'static str, place: Place<'_>, json: &str, reason: &str) -> Self {
+        locate(what, place, ".", json, serde::de::Error::custom(reason))
+    }
+
+    /// What was being decoded: `message`, `part`, `message.updated` …
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+
+    /// Where in the document, as in `[3].parts[0].state.time`; `.` is the document itself.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The beginning of the offending text.
+    pub fn snippet(&self) -> &str {
+        &self.snippet
+    }
+}
+
+impl fmt::Debug for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, path, snippet: _, source } = self;
+        f.debug_struct("DecodeError")
+            .field("what", what)
+            .field("path", path)
+            .field("source", source)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The good elements of a list, and what was wrong with the others.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Decoded<T> {
+    /// The elements that could be decoded, in order.
+    pub items: Vec<T>,
+    /// One error per element, or part of an element, that could not.
+    pub malformed: Vec<DecodeError>,
+}
+
+impl<T> Default for Decoded<T> {
+    fn default() -> Self {
+        Self { items: Vec::new(), malformed: Vec::new() }
+    }
+}
+
+/// Where a piece of JSON stands in its document.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Place<'a> {
+    Root,
+    Field(&'a Place<'a>, &'static str),
+    Index(&'a Place<'a>, usize),
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => Ok(()),
+            Self::Field(Place::Root, name) => f.write_str(name),
+            Self::Field(parent, name) => write!(f, "{parent}.{name}"),
+            Self::Index(parent, index) => write!(f, "{parent}[{index}]"),
+        }
+    }
+}
+
+/// Decodes `json`, which stands at `place`. Only a failure pays for finding its path.
+pub(super) fn decode<'de, T: Deserialize<'de>>(
+    what: &str,
+    place: Place<'_>,
+    json: &'de str,
+) -> Result<T, DecodeError> {
+    serde_json::from_str(json).map_err(|error| {
+        let mut deserializer = serde_json::Deserializer::from_str(json);
+        match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
+            // The value alone is fine, so what follows it is not.
+            Ok(_) => locate(what, place, ".", json, error),
+            Err(located) => {
+                let path = located.path().to_string();
+                locate(what, place, &path, json, located.into_inner())
+            }
+        }
+    })
+}
+
+fn locate(what: &str, place: Place<'_>, path: &str, json: &str, source: serde_json::Error) -> DecodeError {
+    let outer = place.to_string();
+    let path = match (outer.as_str(), path) {
+        ("", path) => path.to_owned(),
+        (_, ".") => outer,
+        (_, path) if path.starts_with('[') => format!("{outer}{path}"),
+        (_, path) => format!("{outer}.{path}"),
+    };
+    let end = (0..=json.len().min(SNIPPET_BYTES)).rev().find(|&at| json.is_char_boundary(at));
+    DecodeError {
+        what: what.to_owned(),
+        path,
+        snippet: json[..end.unwrap_or(0)].to_owned(),
+        source: without_value(source),
+    }
+}
+
+/// Serde quotes the string it did not expect, which may be a prompt or a tool's output.
+fn without_value(error: serde_json::Error) -> serde_json::Error {
+    let text = error.to_string();
+    match (text.find("string \""), text.rfind("\", expected ")) {
+        (Some(start), Some(end)) if start < end => {
+            serde::de::Error::custom(format_args!("{}string{}", &text[..start], &text[end + 1..]))
+        }
+        (_, _) => error,
+    }
+}
+
+/// Decodes each element on its own with `element`.
+pub(super) fn decode_list<T>(
+    what: &'static str,
+    place: Place<'_>,
+    json: &str,
+    mut element: impl FnMut(Place<'_>, &str, &mut Vec<DecodeError>) -> Result<T, DecodeError>,
+) -> Result<Decoded<T>, DecodeError> {
+    let raw: Vec<&RawValue> = decode(what, place, json)?;
+    let mut decoded = Decoded { items: Vec::with_capacity(raw.len()), malformed: Vec::new() };
+    for (index, raw) in raw.into_iter().enumerate() {
+        match element(Place::Index(&place, index), raw.get(), &mut decoded.malformed) {
+            Ok(item) => decoded.items.push(item),
+            Err(error) => decoded.malformed.push(error),
+        }
+    }
+    Ok(decoded)
+}
+
+impl<T: DeserializeOwned> Decoded<T> {
+    /// Decodes a JSON array element by element.
+    ///
+    /// # Errors
+    /// If `json` is not an array.
+    pub fn from_json(what: &'static str, json: &str) -> Result<Self, DecodeError> {
+        decode_list(what, Place::Root, json, |place, raw, _| decode(what, place, raw))
+    }
+}
+
+/// Decodes one document.
+#[cfg(feature = "client")]
+pub(crate) fn from_json<T: DeserializeOwned>(what: &'static str, json: &str) -> Result<T, DecodeError> {
+    decode(what, Place::Root, json)
+}
+
+/// Implements `Deserialize` through a type's own `from_json`, for use inside other JSON documents.
+macro_rules! deserialize_by_from_json {
+    ($($name:ty),*) => {$(
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let raw = <Box<serde_json::value::RawValue>>::deserialize(deserializer)?;
+                Self::from_json(raw.get()).map_err(|error| {
+                    let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+                    serde::de::Error::custom(format_args!("{error}: {source}"))
+                })
+            }
+        }
+    )*};
+}
+pub(super) use deserialize_by_from_json;

@@ -1,0 +1,441 @@
+//! Events: what the server says while it works.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, value::RawValue};
+
+use super::{
+    Extra, MessageError, MessageInfo, Part, SessionInfo, SessionStatus,
+    decode::{DecodeError, Place, decode},
+    part::wire_struct,
+};
+use crate::ids::{CallId, MessageId, PartId, RequestId, SessionId};
+
+/// One event of the server's stream.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct ServerEvent {
+    /// The event's id (since 1.14); not sorted, so not a cursor.
+    pub id: Option<String>,
+    /// The directory it concerns, on the global stream.
+    pub directory: Option<String>,
+    /// What happened.
+    pub payload: EventPayload,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum EventPayload {
+    /// A message was created or changed.
+    MessageUpdated(MessageInfo),
+    /// A message was removed.
+    MessageRemoved {
+        /// The session it belonged to.
+        session_id: SessionId,
+        /// The message.
+        message_id: MessageId,
+    },
+    /// A part was created or changed.
+    PartUpdated {
+        /// The part as it is now.
+        part: Part,
+        /// What was added to its text, from servers before 1.2; the part already has it.
+        delta: Option<String>,
+    },
+    /// Text was added to a part.
+    PartDelta(PartDelta),
+    /// A part was removed.
+    PartRemoved {
+        /// The session it belonged to.
+        session_id: SessionId,
+        /// The message it belonged to.
+        message_id: MessageId,
+        /// The part.
+        part_id: PartId,
+    },
+    /// A session was created.
+    SessionCreated(SessionInfo),
+    /// A session changed.
+    SessionUpdated(SessionInfo),
+    /// A session was deleted.
+    SessionDeleted(SessionInfo),
+    /// A session started, stopped, or waits to try again.
+    SessionStatus {
+        /// The session.
+        session_id: SessionId,
+        /// What it is doing.
+        status: SessionStatus,
+    },
+    /// A session stopped; sent twice after errors and aborts.
+    SessionIdle {
+        /// The session.
+        session_id: SessionId,
+    },
+    /// Something went wrong, which need not be the end of the turn.
+    SessionError {
+        /// The session, if it concerns one.
+        session_id: Option<SessionId>,
+        /// What went wrong.
+        error: Option<MessageError>,
+    },
+    /// A session's history was summarised.
+    SessionCompacted {
+        /// The session.
+        session_id: SessionId,
+    },
+    /// A tool needs permission.
+    PermissionAsked(PermissionRequest),
+    /// A permission request was answered.
+    PermissionReplied {
+        /// The session that asked.
+        session_id: SessionId,
+        /// The request.
+        request_id: RequestId,
+    },
+    /// The model asks the user.
+    QuestionAsked(QuestionRequest),
+    /// A question was answered or dismissed.
+    QuestionClosed {
+        /// The session that asked.
+        session_id: SessionId,
+        /// The request.
+        request_id: RequestId,
+    },
+    /// The stream is open: what happens from now on will be seen.
+    ServerConnected,
+    /// The stream is alive.
+    ServerHeartbeat,
+    /// The server gave up a directory's state; its turns were aborted and its stream ends.
+    InstanceDisposed {
+        /// The directory.
+        directory: String,
+    },
+    /// An event that this version does not know.
+    Unknown {
+        /// The type the server gave it.
+        kind: String,
+        /// Its properties.
+        properties: Value,
+    },
+}
+
+/// Text added to a part.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[non_exhaustive]
+pub struct PartDelta {
+    /// The session.
+    #[serde(rename = "sessionID")]
+    pub session_id: SessionId,
+    /// The message.
+    #[serde(rename = "messageID")]
+    pub message_id: MessageId,
+    /// The part.
+    #[serde(rename = "partID")]
+    pub part_id: PartId,
+    /// Which of the part's fields grows; `text` so far.
+    #[serde(default)]
+    pub field: String,
+    /// What is added.
+    pub delta: String,
+}
+
+wire_struct! {
+    /// A tool that needs permission.
+    PermissionRequest {
+        /// The request.
+        id: RequestId,
+        /// The session that asks, which may be a subagent's.
+        #[serde(rename = "sessionID")]
+        session_id: SessionId,
+        /// What for, such as `bash`.
+        #[serde(alias = "type", default)]
+        permission: String,
+        /// For which commands, files or addresses.
+        #[serde(alias = "pattern", default, deserialize_with = "one_or_many")]
+        patterns: Vec<String>,
+        /// What answering "always" would allow.
+        #[serde(default)]
+        always: Vec<String>,
+        /// The tool's details.
+        #[serde(default)]
+        metadata: Extra,
+        /// The call that asks.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tool: Option<ToolReference>,
+    }
+
+    /// The model's questions to the user.
+    QuestionRequest {
+        /// The request.
+        id: RequestId,
+        /// The session that asks, which may be a subagent's.
+        #[serde(rename = "sessionID")]
+        session_id: SessionId,
+        /// The questions.
+        #[serde(default)]
+        questions: Vec<Question>,
+        /// The call that asks.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tool: Option<ToolReference>,
+    }
+
+    /// One question.
+    Question {
+        /// The question.
+        #[serde(default)]
+        question: String,
+        /// In a word or two.
+        #[serde(default)]
+        header: String,
+        /// The answers to choose from.
+        #[serde(default)]
+        options: Vec<QuestionOption>,
+    }
+
+    /// An answer to choose.
+    QuestionOption {
+        /// The answer.
+        #[serde(default)]
+        label: String,
+        /// What it means.
+        #[serde(default)]
+        description: String,
+    }
+
+    /// A tool call.
+    ToolReference {
+        /// The message it is in.
+        #[serde(rename = "messageID")]
+        message_id: MessageId,
+        /// The provider's name of the call.
+        #[serde(rename = "callID")]
+        call_id: CallId,
+    }
+}
+
+/// An answer to a permission request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum PermissionReply {
+    /// This call may run.
+    Once,
+    /// This call and all like it may run, in all sessions of the directory, until the server forgets.
+    Always,
+    /// It may not. Without a message the turn ends; with one the model reads it and goes on.
+    Reject,
+}
+
+impl ServerEvent {
+    /// Decodes an event of `/event` or `/global/event`.
+    ///
+    /// # Errors
+    /// If an event of a known type is malformed; the error names it.
+    pub fn from_json(json: &str) -> Result<Self, DecodeError> {
+        /// On the global stream everything else is inside `payload`.
+        #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
+        struct Envelope<'a> {
+            #[serde(default)]
+            id: Option<String>,
+            #[serde(borrow, default, rename = "type")]
+            kind: Option<Cow<'a, str>>,
+            #[serde(borrow, default)]
+            properties: Option<&'a RawValue>,
+            #[serde(default)]
+            directory: Option<String>,
+            #[serde(borrow, default)]
+            payload: Option<&'a RawValue>,
+        }
+        #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
+        struct Tagged<'a> {
+            #[serde(borrow, rename = "type")]
+            kind: Cow<'a, str>,
+        }
+        let root = Place::Root;
+        let outer: Envelope<'_> = decode("event", root, json)?;
+        let directory = outer.directory.clone();
+        let (place, text, event) = match outer.payload {
+            Some(raw) if outer.kind.is_none() => {
+                let place = Place::Field(&root, "payload");
+                (place, raw.get(), decode("event", place, raw.get())?)
+            }
+            Some(_) | None => (root, json, outer),
+        };
+        let kind = match event.kind {
+            Some(kind) => kind,
+            None => decode::<Tagged<'_>>("event", place, text)?.kind,
+        };
+        let properties = event.properties.map_or("{}", RawValue::get);
+        let payload = EventPayload::decode(&kind, Place::Field(&place, "properties"), properties)?;
+        Ok(Self { id: event.id, directory, payload })
+    }
+}
+
+impl EventPayload {
+    fn decode(kind: &str, place: Place<'_>, json: &str) -> Result<Self, DecodeError> {
+        #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
+        struct WithInfo<'a> {
+            #[serde(borrow)]
+            info: &'a RawValue,
+        }
+        #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
+        struct WithPart<'a> {
+            #[serde(borrow)]
+            part: &'a RawValue,
+            #[serde(default)]
+            delta: Option<String>,
+        }
+        #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
+        struct OfSession {
+            #[serde(rename = "sessionID")]
+            session: SessionId,
+        }
+        #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
+        struct OfMessage {
+            #[serde(rename = "sessionID")]
+            session: SessionId,
+            #[serde(rename = "messageID")]
+            message: MessageId,
+        }
+        #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
+        struct OfPart {
+            #[serde(flatten)]
+            of: OfMessage,
+            #[serde(rename = "partID")]
+            part: PartId,
+        }
+        #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
+        struct OfRequest {
+            #[serde(rename = "sessionID")]
+            session: SessionId,
+            #[serde(rename = "requestID", alias = "permissionID")]
+            request: RequestId,
+        }
+        #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
+        struct Status {
+            #[serde(rename = "sessionID")]
+            session_id: SessionId,
+            status: SessionStatus,
+        }
+        #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
+        struct Failure {
+            #[serde(rename = "sessionID", default)]
+            session_id: Option<SessionId>,
+            #[serde(default)]
+            error: Option<MessageError>,
+        }
+        #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
+        struct Disposed {
+            #[serde(default)]
+            directory: String,
+        }
+        fn info<'a>(kind: &str, place: Place<'_>, json: &'a str) -> Result<&'a str, DecodeError> {
+            decode::<WithInfo<'a>>(kind, place, json).map(|with| with.info.get())
+        }
+
+        let session = || decode::<OfSession>(kind, place, json).map(|of| of.session);
+        let request = || decode::<OfRequest>(kind, place, json);
+        let info_place = Place::Field(&place, "info");
+        Ok(match kind {
+            "message.part.delta" => Self::PartDelta(decode(kind, place, json)?),
+            "message.part.updated" => {
+                let with: WithPart<'_> = decode(kind, place, json)?;
+                let part = Part::decode(Place::Field(&place, "part"), with.part.get())?;
+                Self::PartUpdated { part, delta: with.delta }
+            }
+            "message.updated" => {
+                Self::MessageUpdated(MessageInfo::decode(info_place, info(kind, place, json)?)?)
+            }
+            "message.removed" => {
+                let OfMessage { session, message } = decode(kind, place, json)?;
+                Self::MessageRemoved { session_id: session, message_id: message }
+            }
+            "message.part.removed" => {
+                let OfPart { of, part } = decode(kind, place, json)?;
+                Self::PartRemoved { session_id: of.session, message_id: of.message, part_id: part }
+            }
+            "session.created" => Self::SessionCreated(decode(kind, info_place, info(kind, place, json)?)?),
+            "session.updated" => Self::SessionUpdated(decode(kind, info_place, info(kind, place, json)?)?),
+            "session.deleted" => Self::SessionDeleted(decode(kind, info_place, info(kind, place, json)?)?),
+            "session.status" => {
+                let Status { session_id, status } = decode(kind, place, json)?;
+                Self::SessionStatus { session_id, status }
+            }
+            "session.idle" => Self::SessionIdle { session_id: session()? },
+            "session.error" => {
+                let Failure { session_id, error } = decode(kind, place, json)?;
+                Self::SessionError { session_id, error }
+            }
+            "session.compacted" => Self::SessionCompacted { session_id: session()? },
+            "permission.asked" | "permission.updated" => Self::PermissionAsked(decode(kind, place, json)?),
+            "permission.replied" => {
+                let OfRequest { session: session_id, request: request_id } = request()?;
+                Self::PermissionReplied { session_id, request_id }
+            }
+            "question.asked" => Self::QuestionAsked(decode(kind, place, json)?),
+            "question.replied" | "question.rejected" => {
+                let OfRequest { session: session_id, request: request_id } = request()?;
+                Self::QuestionClosed { session_id, request_id }
+            }
+            "server.connected" => Self::ServerConnected,
+            "server.heartbeat" => Self::ServerHeartbeat,
+            "server.instance.disposed" => {
+                Self::InstanceDisposed { directory: decode::<Disposed>(kind, place, json)?.directory }
+            }
+            _ => Self::Unknown { kind: kind.to_owned(), properties: decode(kind, place, json)? },
+        })
+    }
+
+    /// The session it concerns.
+    pub fn session_id(&self) -> Option<&SessionId> {
+        match self {
+            Self::MessageUpdated(info) => Some(info.session_id()),
+            Self::PartUpdated { part, .. } => Some(&part.session_id),
+            Self::PartDelta(delta) => Some(&delta.session_id),
+            Self::SessionCreated(info) | Self::SessionUpdated(info) | Self::SessionDeleted(info) => {
+                Some(&info.id)
+            }
+            Self::PermissionAsked(request) => Some(&request.session_id),
+            Self::QuestionAsked(request) => Some(&request.session_id),
+            Self::SessionError { session_id, .. } => session_id.as_ref(),
+            Self::MessageRemoved { session_id, .. }
+            | Self::PartRemoved { session_id, .. }
+            | Self::SessionStatus { session_id, .. }
+            | Self::SessionIdle { session_id }
+            | Self::SessionCompacted { session_id }
+            | Self::PermissionReplied { session_id, .. }
+            | Self::QuestionClosed { session_id, .. } => Some(session_id),
+            Self::ServerConnected
+            | Self::ServerHeartbeat
+            | Self::InstanceDisposed { .. }
+            | Self::Unknown { .. } => None,
+        }
+    }
+}
+
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum OneOrMany {
+        One(String),
+        Many(Vec<String>),
+    }
+    Ok(match Option::deserialize(deserializer)? {
+        Some(OneOrMany::One(pattern)) => vec![pattern],
+        Some(OneOrMany::Many(patterns)) => patterns,
+        None => Vec::new(),
+    })
+}

@@ -1,0 +1,97 @@
+//! A whole session in one document.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{
+    Message, SessionInfo,
+    decode::{DecodeError, Place, decode, decode_list},
+};
+
+/// How deep sessions may be nested in one document; the server allows a handful of levels.
+const MAX_DEPTH: usize = 64;
+
+/// A session with its messages, as `opencode export` writes it; and, beyond that, the sessions of its subagents.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct SessionExport {
+    /// The session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub info: Option<SessionInfo>,
+    /// Its messages, oldest first.
+    pub messages: Vec<Message>,
+    /// The sessions of its subagents; `opencode export` leaves them out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub children: Vec<SessionExport>,
+}
+
+impl SessionExport {
+    /// A session of which only the messages are known.
+    pub fn new(messages: Vec<Message>) -> Self {
+        Self { messages, ..Self::default() }
+    }
+
+    /// Adds what is known about the session itself.
+    #[must_use]
+    pub fn with_info(self, info: SessionInfo) -> Self {
+        Self { info: Some(info), ..self }
+    }
+
+    /// Adds the sessions of its subagents.
+    #[must_use]
+    pub fn with_children(self, children: Vec<Self>) -> Self {
+        Self { children, ..self }
+    }
+
+    /// Decodes a document; what is malformed in it is reported beside the good.
+    ///
+    /// # Errors
+    /// If `json` is not an object with `messages`.
+    pub fn from_json(json: &str) -> Result<(Self, Vec<DecodeError>), DecodeError> {
+        let mut malformed = Vec::new();
+        let export = Self::decode(Place::Root, json, 0, &mut malformed)?;
+        Ok((export, malformed))
+    }
+
+    fn decode(
+        place: Place<'_>,
+        json: &str,
+        depth: usize,
+        malformed: &mut Vec<DecodeError>,
+    ) -> Result<Self, DecodeError> {
+        #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
+        struct Raw<'a> {
+            #[serde(borrow, default)]
+            info: Option<&'a RawValue>,
+            #[serde(borrow)]
+            messages: &'a RawValue,
+            #[serde(borrow, default)]
+            children: Vec<&'a RawValue>,
+        }
+        let raw: Raw<'_> = decode("session export", place, json)?;
+        let info_place = Place::Field(&place, "info");
+        let info = raw.info.map(|info| decode("session", info_place, info.get())).transpose();
+        let info = info.unwrap_or_else(|error| {
+            malformed.push(error);
+            None
+        });
+        let messages_place = Place::Field(&place, "messages");
+        let messages = decode_list("message list", messages_place, raw.messages.get(), Message::decode)?;
+        malformed.extend(messages.malformed);
+        let children_place = Place::Field(&place, "children");
+        let mut children = Vec::new();
+        for (index, child) in raw.children.into_iter().enumerate() {
+            let place = Place::Index(&children_place, index);
+            if depth == MAX_DEPTH {
+                malformed.push(DecodeError::custom("session export", place, child.get(), "nested too deep"));
+                continue;
+            }
+            match Self::decode(place, child.get(), depth + 1, malformed) {
+                Ok(child) => children.push(child),
+                Err(error) => malformed.push(error),
+            }
+        }
+        Ok(Self { info, messages: messages.items, children })
+    }
+}

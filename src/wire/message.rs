@@ -1,0 +1,341 @@
+//! Messages: who said it, when, and how it ended.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, value::RawValue};
+
+use super::{
+    Extra, Part,
+    decode::{DecodeError, Decoded, Place, decode, decode_list, deserialize_by_from_json},
+    part::wire_struct,
+};
+use crate::{
+    ids::{MessageId, SessionId},
+    time::Millis,
+};
+
+/// A message with its parts, as the server lists it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Message {
+    /// Who said it, when, and how it ended.
+    pub info: MessageInfo,
+    /// What it is made of, in order.
+    pub parts: Vec<Part>,
+}
+
+/// A message without its parts.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "role", rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum MessageInfo {
+    /// A prompt, or something the server put in its place.
+    User(UserMessage),
+    /// One step of the model.
+    Assistant(Box<AssistantMessage>),
+    /// A role that this version does not know.
+    #[serde(untagged)]
+    Unknown(UnknownMessage),
+}
+
+wire_struct! {
+    /// A prompt, or something the server put in its place.
+    UserMessage {
+        /// The message's id; the client may choose it.
+        id: MessageId,
+        /// The session it belongs to.
+        #[serde(rename = "sessionID")]
+        session_id: SessionId,
+        /// When it was created, or last submitted again.
+        #[serde(default)]
+        time: MessageTime,
+        /// The agent it is for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        agent: Option<String>,
+        /// The model it is for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<ModelRef>,
+    }
+
+    /// One step of the model.
+    AssistantMessage {
+        /// The message's id.
+        id: MessageId,
+        /// The session it belongs to.
+        #[serde(rename = "sessionID")]
+        session_id: SessionId,
+        /// When it was created and completed.
+        #[serde(default)]
+        time: MessageTime,
+        /// The user message that it answers, which need not be the caller's: compaction and merged prompts move it.
+        #[serde(rename = "parentID", default, skip_serializing_if = "Option::is_none")]
+        parent_id: Option<MessageId>,
+        /// The model.
+        #[serde(rename = "modelID", default)]
+        model_id: String,
+        /// The model's provider.
+        #[serde(rename = "providerID", default)]
+        provider_id: String,
+        /// The agent; `compaction` for summaries.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mode: Option<String>,
+        /// Whether it is a summary of the history and not an answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        summary: Option<bool>,
+        /// Why the model stopped; absent while it runs and after errors.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        finish: Option<String>,
+        /// How it failed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<MessageError>,
+        /// What it cost.
+        #[serde(default, serialize_with = "super::number::write")]
+        cost: f64,
+        /// What it used.
+        #[serde(default)]
+        tokens: Tokens,
+    }
+
+    /// When a message was created and completed.
+    MessageTime {
+        /// The beginning.
+        #[serde(default)]
+        created: Millis,
+        /// The end; absent while it runs, and for ever if the server died meanwhile.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        completed: Option<Millis>,
+    }
+
+    /// How a message or a session failed.
+    MessageError {
+        /// The server's name of the error, such as `APIError` or `MessageAbortedError`.
+        name: String,
+        /// Its details; see [`MessageError::message`].
+        #[serde(default)]
+        data: Value,
+    }
+
+    /// Tokens used.
+    Tokens {
+        /// All of them, where the provider said so.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        total: Option<u64>,
+        /// Read by the model, without the cached ones.
+        #[serde(default, deserialize_with = "super::number::count")]
+        input: u64,
+        /// Written by the model.
+        #[serde(default, deserialize_with = "super::number::count")]
+        output: u64,
+        /// Thought by the model.
+        #[serde(default, deserialize_with = "super::number::count")]
+        reasoning: u64,
+        /// Cached.
+        #[serde(default)]
+        cache: TokenCache,
+    }
+
+    /// Tokens in the provider's cache.
+    TokenCache {
+        /// Read from it.
+        #[serde(default, deserialize_with = "super::number::count")]
+        read: u64,
+        /// Written to it.
+        #[serde(default, deserialize_with = "super::number::count")]
+        write: u64,
+    }
+}
+
+/// A message of a role that this version does not know.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct UnknownMessage {
+    /// The message's id.
+    pub id: MessageId,
+    /// The session it belongs to.
+    #[serde(rename = "sessionID")]
+    pub session_id: SessionId,
+    /// The role the server gave it.
+    pub role: String,
+    /// When it was created and completed.
+    pub time: MessageTime,
+    /// All other fields.
+    #[serde(flatten)]
+    pub raw: Extra,
+}
+
+/// Which model of which provider.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ModelRef {
+    /// The provider.
+    #[serde(rename = "providerID")]
+    pub provider_id: String,
+    /// The model, as its provider names it.
+    #[serde(rename = "modelID")]
+    pub model_id: String,
+}
+
+impl ModelRef {
+    /// The model `model_id` of the provider `provider_id`.
+    pub fn new(provider_id: impl Into<String>, model_id: impl Into<String>) -> Self {
+        Self { provider_id: provider_id.into(), model_id: model_id.into() }
+    }
+}
+
+impl std::fmt::Display for ModelRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.provider_id, self.model_id)
+    }
+}
+
+impl MessageError {
+    /// The error in words.
+    pub fn message(&self) -> &str {
+        self.data.get("message").and_then(Value::as_str).unwrap_or(&self.name)
+    }
+
+    /// The provider's HTTP status, for an `APIError`.
+    pub fn status_code(&self) -> Option<u16> {
+        self.data.get("statusCode")?.as_u64()?.try_into().ok()
+    }
+
+    /// Whether somebody aborted the turn.
+    pub fn is_aborted(&self) -> bool {
+        self.name == "MessageAbortedError"
+    }
+}
+
+impl MessageInfo {
+    /// The message's id.
+    pub fn id(&self) -> &MessageId {
+        match self {
+            Self::User(message) => &message.id,
+            Self::Assistant(message) => &message.id,
+            Self::Unknown(message) => &message.id,
+        }
+    }
+
+    /// The session it belongs to.
+    pub fn session_id(&self) -> &SessionId {
+        match self {
+            Self::User(message) => &message.session_id,
+            Self::Assistant(message) => &message.session_id,
+            Self::Unknown(message) => &message.session_id,
+        }
+    }
+
+    /// When it was created and completed.
+    pub fn time(&self) -> &MessageTime {
+        match self {
+            Self::User(message) => &message.time,
+            Self::Assistant(message) => &message.time,
+            Self::Unknown(message) => &message.time,
+        }
+    }
+
+    /// The model's step, if it is one.
+    pub fn as_assistant(&self) -> Option<&AssistantMessage> {
+        match self {
+            Self::Assistant(message) => Some(message),
+            Self::User(_) | Self::Unknown(_) => None,
+        }
+    }
+
+    /// Decodes a message without its parts.
+    ///
+    /// # Errors
+    /// If a field that this version knows is missing or has another type.
+    pub fn from_json(json: &str) -> Result<Self, DecodeError> {
+        Self::decode(Place::Root, json)
+    }
+
+    pub(super) fn decode(place: Place<'_>, json: &str) -> Result<Self, DecodeError> {
+        #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
+        struct Head<'a> {
+            #[serde(borrow)]
+            role: Cow<'a, str>,
+        }
+        #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
+        struct Rest {
+            id: MessageId,
+            #[serde(rename = "sessionID")]
+            session_id: SessionId,
+            role: String,
+            #[serde(default)]
+            time: MessageTime,
+            #[serde(flatten)]
+            raw: Map<String, Value>,
+        }
+        let head: Head<'_> = decode("message", place, json)?;
+        Ok(match &*head.role {
+            "user" => {
+                let mut message: UserMessage = decode("message", place, json)?;
+                message.extra.remove("role");
+                Self::User(message)
+            }
+            "assistant" => {
+                let mut message: Box<AssistantMessage> = decode("message", place, json)?;
+                message.extra.remove("role");
+                Self::Assistant(message)
+            }
+            _ => {
+                let Rest { id, session_id, role, time, raw } = decode("message", place, json)?;
+                Self::Unknown(UnknownMessage { id, session_id, role, time, raw })
+            }
+        })
+    }
+}
+
+impl Message {
+    /// A message of these parts.
+    pub fn new(info: MessageInfo, parts: Vec<Part>) -> Self {
+        Self { info, parts }
+    }
+
+    /// Decodes one message with its parts.
+    ///
+    /// # Errors
+    /// If it, or one of its parts, is malformed.
+    pub fn from_json(json: &str) -> Result<Self, DecodeError> {
+        let mut malformed = Vec::new();
+        let message = Self::decode(Place::Root, json, &mut malformed)?;
+        malformed.into_iter().next().map_or(Ok(message), Err)
+    }
+
+    /// Decodes a list of messages; a malformed message, or a malformed part of one, is reported beside the good ones.
+    ///
+    /// # Errors
+    /// If `json` is not an array.
+    pub fn list_from_json(json: &str) -> Result<Decoded<Self>, DecodeError> {
+        decode_list("message list", Place::Root, json, Self::decode)
+    }
+
+    pub(super) fn decode(
+        place: Place<'_>,
+        json: &str,
+        malformed: &mut Vec<DecodeError>,
+    ) -> Result<Self, DecodeError> {
+        #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
+        struct Raw<'a> {
+            #[serde(borrow)]
+            info: &'a RawValue,
+            #[serde(borrow, default)]
+            parts: Vec<&'a RawValue>,
+        }
+        let raw: Raw<'_> = decode("message", place, json)?;
+        let info = MessageInfo::decode(Place::Field(&place, "info"), raw.info.get())?;
+        let parts_place = Place::Field(&place, "parts");
+        let parts = raw.parts.iter().enumerate().filter_map(|(index, part)| {
+            Part::decode(Place::Index(&parts_place, index), part.get())
+                .map_err(|error| malformed.push(error))
+                .ok()
+        });
+        Ok(Self { info, parts: parts.collect() })
+    }
+}
+
+deserialize_by_from_json!(Message, MessageInfo);

@@ -1,0 +1,46 @@
+//! What the server says and hears, field for field.
+//!
+//! The types follow `OpenCode`'s JSON from 1.0 to 1.18 and keep what they do not know: an unknown event, part, role, status
+//! or field is carried raw, so that a newer server never breaks an older client. A *known* thing that is malformed is a
+//! [`DecodeError`] that names the JSON path, and one bad element of a list does not sink the others ([`Decoded`]).
+//!
+//! Objects told apart by a tag (`type`, `role`) are decoded in two steps, tag first. Serde's own untagged fallback would
+//! report a malformed known part only as "did not match any variant".
+
+mod decode;
+mod event;
+mod export;
+mod message;
+mod number;
+mod part;
+mod request;
+mod session;
+
+#[cfg(feature = "client")]
+pub(crate) use decode::from_json;
+pub use decode::{DecodeError, Decoded};
+pub use event::{
+    EventPayload, PartDelta, PermissionReply, PermissionRequest, Question, QuestionOption, QuestionRequest,
+    ServerEvent, ToolReference,
+};
+pub use export::SessionExport;
+pub use message::{
+    AssistantMessage, Message, MessageError, MessageInfo, MessageTime, ModelRef, TokenCache, Tokens,
+    UnknownMessage, UserMessage,
+};
+pub(crate) use number::write as write_number;
+pub use part::{
+    AgentPart, CompactionPart, FilePart, Part, PartBody, PartTime, PatchPart, ReasoningPart, RetryPart,
+    SnapshotPart, StepFinishPart, StepStartPart, SubtaskPart, TextPart, ToolPart, ToolState, ToolStatus,
+    ToolTime, UnknownPart,
+};
+pub use request::{
+    CreateSession, PermissionAction, PermissionRule, PromptPart, PromptRequest, QuestionAnswer, UpdateSession,
+};
+pub use session::{
+    AgentInfo, ConfigInfo, FileDiff, Health, ModelInfo, ProviderInfo, ProviderList, SessionInfo,
+    SessionModel, SessionStatus, SessionTime, StatusMap, Todo,
+};
+
+/// Fields that this version does not know, kept as they came.
+pub type Extra = serde_json::Map<String, serde_json::Value>;

@@ -1,0 +1,442 @@
+//! Parts: what a message is made of.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+
+use super::{
+    Extra, MessageError, ModelRef, Tokens,
+    decode::{DecodeError, Place, decode, deserialize_by_from_json},
+};
+use crate::{
+    ids::{CallId, MessageId, PartId, SessionId},
+    time::Millis,
+};
+
+/// One part of a message.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Part {
+    /// The part's own id; parts of a message are ordered by it.
+    pub id: PartId,
+    /// The session it belongs to.
+    #[serde(rename = "sessionID")]
+    pub session_id: SessionId,
+    /// The message it belongs to.
+    #[serde(rename = "messageID")]
+    pub message_id: MessageId,
+    /// What it is.
+    #[serde(flatten)]
+    pub body: PartBody,
+}
+
+/// What a part is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum PartBody {
+    /// Text of the user or of the model.
+    Text(TextPart),
+    /// The model's thinking.
+    Reasoning(ReasoningPart),
+    /// A tool call and what came of it.
+    Tool(Box<ToolPart>),
+    /// An attachment.
+    File(FilePart),
+    /// A model call began.
+    StepStart(StepStartPart),
+    /// A model call ended.
+    StepFinish(StepFinishPart),
+    /// The state of the worktree.
+    Snapshot(SnapshotPart),
+    /// What a step changed in the worktree.
+    Patch(PatchPart),
+    /// A mention of an agent.
+    Agent(AgentPart),
+    /// An order to run a subagent.
+    Subtask(SubtaskPart),
+    /// The history before this was summarised.
+    Compaction(CompactionPart),
+    /// A provider call was tried again.
+    Retry(RetryPart),
+    /// A kind that this version does not know.
+    #[serde(untagged)]
+    Unknown(UnknownPart),
+}
+
+/// A part of a kind that this version does not know, whole.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(transparent)]
+#[non_exhaustive]
+pub struct UnknownPart {
+    /// All of its fields but the ids.
+    pub raw: Extra,
+}
+
+impl UnknownPart {
+    /// The `type` the server gave it.
+    pub fn kind(&self) -> &str {
+        self.raw.get("type").and_then(Value::as_str).unwrap_or_default()
+    }
+}
+
+/// A wire struct that keeps the fields it does not know.
+pub(super) trait KeepsUnknown {
+    fn unknown(&mut self) -> &mut Extra;
+}
+
+macro_rules! wire_struct {
+    ($($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $ty:ty,)* })*) => {$(
+        $(#[$meta])*
+        #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        #[non_exhaustive]
+        pub struct $name {
+            $($(#[$field_meta])* pub $field: $ty,)*
+            /// Fields that this version does not know.
+            #[serde(flatten)]
+            pub extra: Extra,
+        }
+
+        impl $crate::wire::part::KeepsUnknown for $name {
+            fn unknown(&mut self) -> &mut Extra {
+                &mut self.extra
+            }
+        }
+    )*};
+}
+pub(super) use wire_struct;
+
+wire_struct! {
+    /// Text of the user or of the model.
+    TextPart {
+        /// The text; while it streams the server's lists show it empty.
+        text: String,
+        /// Written by the server, not by the user.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        synthetic: Option<bool>,
+        /// Not shown to the model.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ignored: Option<bool>,
+        /// When it was streamed; with an end the text is final.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        time: Option<PartTime>,
+        /// Provider and server details.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        metadata: Option<Extra>,
+    }
+
+    /// The model's thinking.
+    ReasoningPart {
+        /// The text; while it streams the server's lists show it empty.
+        text: String,
+        /// When it was streamed; with an end the text is final.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        time: Option<PartTime>,
+        /// Provider details.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        metadata: Option<Extra>,
+    }
+
+    /// When a part was streamed.
+    PartTime {
+        /// The first token.
+        #[serde(default)]
+        start: Millis,
+        /// The last token.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        end: Option<Millis>,
+    }
+
+    /// A tool call and what came of it.
+    ToolPart {
+        /// The provider's name of the call; may repeat within a session.
+        #[serde(rename = "callID")]
+        call_id: CallId,
+        /// The tool's name.
+        tool: String,
+        /// How far it got.
+        state: ToolState,
+        /// Provider details.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        metadata: Option<Extra>,
+    }
+
+    /// How far a tool call got.
+    ///
+    /// One struct for all statuses, because servers differ in which fields they send with which.
+    ToolState {
+        /// Pending, running, completed or failed.
+        status: ToolStatus,
+        /// The call's arguments; empty while pending.
+        #[serde(default)]
+        input: Value,
+        /// The arguments as the model wrote them so far, while pending.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        raw: Option<String>,
+        /// A short title.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        title: Option<String>,
+        /// What a completed call returned to the model.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        output: Option<String>,
+        /// Why a failed call failed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+        /// The tool's own details, such as a subagent's `sessionId`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        metadata: Option<Extra>,
+        /// When it ran.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        time: Option<ToolTime>,
+        /// Files it returned.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attachments: Option<Vec<Value>>,
+    }
+
+    /// When a tool ran.
+    ToolTime {
+        /// The start.
+        #[serde(default)]
+        start: Millis,
+        /// The end.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        end: Option<Millis>,
+        /// When its output was dropped from the model's context.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        compacted: Option<Millis>,
+    }
+
+    /// An attachment.
+    FilePart {
+        /// Its media type.
+        #[serde(default)]
+        mime: String,
+        /// Its name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        filename: Option<String>,
+        /// Where it is, or a `data:` URL with the bytes.
+        #[serde(default)]
+        url: String,
+        /// What it was taken from.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        source: Option<Value>,
+    }
+
+    /// A model call began.
+    StepStartPart {
+        /// The worktree's state at that moment.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        snapshot: Option<String>,
+    }
+
+    /// A model call ended.
+    StepFinishPart {
+        /// Why it ended.
+        #[serde(default)]
+        reason: String,
+        /// The worktree's state at that moment.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        snapshot: Option<String>,
+        /// What it cost.
+        #[serde(default, serialize_with = "super::number::write")]
+        cost: f64,
+        /// What it used.
+        #[serde(default)]
+        tokens: Tokens,
+    }
+
+    /// The state of the worktree.
+    SnapshotPart {
+        /// Its name in the server's shadow repository.
+        #[serde(default)]
+        snapshot: String,
+    }
+
+    /// What a step changed in the worktree.
+    PatchPart {
+        /// Its name in the server's shadow repository.
+        #[serde(default)]
+        hash: String,
+        /// The files it touches.
+        #[serde(default)]
+        files: Vec<String>,
+    }
+
+    /// A mention of an agent.
+    AgentPart {
+        /// The agent.
+        #[serde(default)]
+        name: String,
+        /// Where in the prompt it was mentioned.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        source: Option<Value>,
+    }
+
+    /// An order to run a subagent.
+    SubtaskPart {
+        /// What the subagent is asked.
+        #[serde(default)]
+        prompt: String,
+        /// In a few words.
+        #[serde(default)]
+        description: String,
+        /// Which agent runs it.
+        #[serde(default)]
+        agent: String,
+        /// With which model.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<ModelRef>,
+        /// The command it came from.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        command: Option<String>,
+    }
+
+    /// The history before this was summarised.
+    CompactionPart {
+        /// Whether the server decided it.
+        #[serde(default)]
+        auto: bool,
+        /// Whether the model's context had overflowed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        overflow: Option<bool>,
+    }
+
+    /// A provider call was tried again.
+    RetryPart {
+        /// Which attempt.
+        #[serde(default)]
+        attempt: u32,
+        /// Why.
+        error: MessageError,
+    }
+}
+
+/// The stages of a tool call, in the only order they follow.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum ToolStatus {
+    /// The model is still writing the arguments.
+    #[default]
+    Pending,
+    /// It runs.
+    Running,
+    /// It returned.
+    Completed,
+    /// It failed, was refused or was aborted.
+    Error,
+    /// A status that this version does not know.
+    #[serde(untagged)]
+    Unknown(String),
+}
+
+impl ToolStatus {
+    /// Whether nothing follows.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Completed | Self::Error)
+    }
+}
+
+impl ToolPart {
+    /// Whether the call starts a subagent.
+    pub fn is_task(&self) -> bool {
+        self.tool == "task"
+    }
+
+    /// Whether the call started a subagent and returned at once, while the subagent works on.
+    pub fn is_background_task(&self) -> bool {
+        let metadata = self.state.metadata.as_ref();
+        let is_background = metadata.and_then(|metadata| metadata.get("background")).and_then(Value::as_bool);
+        self.is_task() && self.state.status == ToolStatus::Completed && is_background == Some(true)
+    }
+
+    /// The session of the subagent that this call started, if it is such a call.
+    ///
+    /// The call's metadata names it; a failed call may have lost them, and then the text does.
+    pub fn child_session(&self) -> Option<SessionId> {
+        if !self.is_task() {
+            return None;
+        }
+        let metadata = self.state.metadata.as_ref();
+        let named =
+            metadata.and_then(|metadata| metadata.get("sessionId").or_else(|| metadata.get("sessionID")));
+        if let Some(id) = named.and_then(Value::as_str) {
+            return Some(id.into());
+        }
+        let texts = [self.state.output.as_deref(), self.state.error.as_deref()];
+        texts.into_iter().flatten().find_map(session_in_text)
+    }
+}
+
+/// Finds the session that a task's output (`<task id="ses_…"`, `task_id: ses_…`) or error (`(task_id: ses_…)`) names.
+fn session_in_text(text: &str) -> Option<SessionId> {
+    ["<task id=\"", "task_id: ", "session_id: "].into_iter().find_map(|marker| {
+        let rest = text.split_once(marker)?.1;
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+        rest[..end].starts_with("ses_").then(|| SessionId::from(&rest[..end]))
+    })
+}
+
+/// What all parts have in common.
+#[derive(Deserialize)]
+#[serde(expecting = "an object")]
+struct Head<'a> {
+    id: PartId,
+    #[serde(rename = "sessionID")]
+    session_id: SessionId,
+    #[serde(rename = "messageID")]
+    message_id: MessageId,
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+}
+
+const HEAD_FIELDS: [&str; 4] = ["id", "sessionID", "messageID", "type"];
+
+impl Part {
+    /// Decodes one part.
+    ///
+    /// # Errors
+    /// If a field that this version knows is missing or has another type.
+    pub fn from_json(json: &str) -> Result<Self, DecodeError> {
+        Self::decode(Place::Root, json)
+    }
+
+    pub(super) fn decode(place: Place<'_>, json: &str) -> Result<Self, DecodeError> {
+        let head: Head<'_> = decode("part", place, json)?;
+        let body = match &*head.kind {
+            "text" => PartBody::Text(body(place, json)?),
+            "reasoning" => PartBody::Reasoning(body(place, json)?),
+            "tool" => PartBody::Tool(Box::new(body(place, json)?)),
+            "file" => PartBody::File(body(place, json)?),
+            "step-start" => PartBody::StepStart(body(place, json)?),
+            "step-finish" => PartBody::StepFinish(body(place, json)?),
+            "snapshot" => PartBody::Snapshot(body(place, json)?),
+            "patch" => PartBody::Patch(body(place, json)?),
+            "agent" => PartBody::Agent(body(place, json)?),
+            "subtask" => PartBody::Subtask(body(place, json)?),
+            "compaction" => PartBody::Compaction(body(place, json)?),
+            "retry" => PartBody::Retry(body(place, json)?),
+            _ => {
+                let mut raw: Map<String, Value> = decode("part", place, json)?;
+                for field in &HEAD_FIELDS[..3] {
+                    raw.remove(*field);
+                }
+                PartBody::Unknown(UnknownPart { raw })
+            }
+        };
+        Ok(Self { id: head.id, session_id: head.session_id, message_id: head.message_id, body })
+    }
+}
+
+/// Decodes what is particular to one kind of part.
+fn body<B: DeserializeOwned + KeepsUnknown>(place: Place<'_>, json: &str) -> Result<B, DecodeError> {
+    let mut body: B = decode("part", place, json)?;
+    for field in HEAD_FIELDS {
+        body.unknown().remove(field);
+    }
+    Ok(body)
+}
+
+deserialize_by_from_json!(Part);

@@ -1,0 +1,267 @@
+//! Sessions, their status, and what the server is configured with.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{
+    Extra, ModelRef, Tokens,
+    decode::{DecodeError, Place, decode, deserialize_by_from_json},
+    part::wire_struct,
+};
+use crate::{ids::SessionId, time::Millis};
+
+wire_struct! {
+    /// A session.
+    SessionInfo {
+        /// Its id; the server chooses it.
+        id: SessionId,
+        /// The session whose subagent this one is.
+        #[serde(rename = "parentID", default, skip_serializing_if = "Option::is_none")]
+        parent_id: Option<SessionId>,
+        /// The directory it works in.
+        #[serde(default)]
+        directory: String,
+        /// Its title.
+        #[serde(default)]
+        title: String,
+        /// The server that made it.
+        #[serde(default)]
+        version: String,
+        /// When it was created and last changed.
+        #[serde(default)]
+        time: SessionTime,
+        /// The agent of its last prompt.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        agent: Option<String>,
+        /// The model of its last prompt.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<SessionModel>,
+        /// What the client that made it attached to it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        metadata: Option<Extra>,
+    }
+
+    /// When a session was created and last changed.
+    SessionTime {
+        /// The beginning.
+        #[serde(default)]
+        created: Millis,
+        /// The last change.
+        #[serde(default)]
+        updated: Millis,
+    }
+
+    /// The model of a session's last prompt.
+    SessionModel {
+        /// The model, as its provider names it.
+        id: String,
+        /// The provider.
+        #[serde(rename = "providerID")]
+        provider_id: String,
+    }
+
+    /// An entry of a session's to-do list.
+    Todo {
+        /// What is to be done.
+        #[serde(default)]
+        content: String,
+        /// How far it is.
+        #[serde(default)]
+        status: String,
+        /// How urgent it is.
+        #[serde(default)]
+        priority: String,
+    }
+
+    /// What a session changed in one file.
+    FileDiff {
+        /// The file.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        file: Option<String>,
+        /// Lines added.
+        #[serde(default)]
+        additions: u64,
+        /// Lines removed.
+        #[serde(default)]
+        deletions: u64,
+    }
+
+    /// Whether the server is well.
+    Health {
+        /// It is.
+        #[serde(default)]
+        healthy: bool,
+        /// Its version.
+        #[serde(default)]
+        version: String,
+    }
+
+    /// The part of the server's configuration that prompts depend on.
+    ConfigInfo {
+        /// The configured model, as `provider/model`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<String>,
+        /// The configured agent.
+        #[serde(rename = "default_agent", default, skip_serializing_if = "Option::is_none")]
+        default_agent: Option<String>,
+    }
+
+    /// The providers that the server can use, and the default model of each.
+    ProviderList {
+        /// The providers.
+        #[serde(default)]
+        providers: Vec<ProviderInfo>,
+        /// The default model of a provider.
+        #[serde(default)]
+        default: BTreeMap<String, String>,
+    }
+
+    /// A provider and its models.
+    ProviderInfo {
+        /// The provider.
+        id: String,
+        /// Its name for people.
+        #[serde(default)]
+        name: String,
+        /// Its models by id.
+        #[serde(default)]
+        models: BTreeMap<String, ModelInfo>,
+    }
+
+    /// A model.
+    ModelInfo {
+        /// The model, as its provider names it.
+        #[serde(default)]
+        id: String,
+        /// Its name for people.
+        #[serde(default)]
+        name: String,
+    }
+
+    /// An agent.
+    AgentInfo {
+        /// The agent.
+        name: String,
+        /// `primary`, `subagent` or `all`.
+        #[serde(default)]
+        mode: String,
+        /// Whether it is the server's own business.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hidden: Option<bool>,
+        /// Its own model.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<ModelRef>,
+    }
+}
+
+impl SessionInfo {
+    /// What the session cost so far, where the server says so.
+    pub fn cost(&self) -> Option<f64> {
+        self.extra.get("cost").and_then(Value::as_f64)
+    }
+
+    /// What the session used so far, where the server says so.
+    pub fn tokens(&self) -> Option<Tokens> {
+        serde_json::from_value(self.extra.get("tokens")?.clone()).ok()
+    }
+}
+
+/// What a session is doing.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum SessionStatus {
+    /// Nothing, as far as the server says; also before a run starts, between the two idles after an error, and after a crash.
+    Idle,
+    /// It runs.
+    Busy,
+    /// It waits to call the provider again.
+    Retry {
+        /// Which attempt failed.
+        attempt: u32,
+        /// Why.
+        message: String,
+        /// When it will try again.
+        next: Millis,
+    },
+    /// A status that this version does not know.
+    #[serde(untagged)]
+    Unknown(Extra),
+}
+
+impl SessionStatus {
+    /// Decodes a status.
+    ///
+    /// # Errors
+    /// If it is malformed.
+    pub fn from_json(json: &str) -> Result<Self, DecodeError> {
+        #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
+        struct Head<'a> {
+            #[serde(borrow, rename = "type")]
+            kind: Cow<'a, str>,
+        }
+        #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
+        struct Retry {
+            #[serde(default)]
+            attempt: u32,
+            #[serde(default)]
+            message: String,
+            #[serde(default)]
+            next: Millis,
+        }
+        let head: Head<'_> = decode("session status", Place::Root, json)?;
+        Ok(match &*head.kind {
+            "idle" => Self::Idle,
+            "busy" => Self::Busy,
+            "retry" => {
+                let Retry { attempt, message, next } = decode("session status", Place::Root, json)?;
+                Self::Retry { attempt, message, next }
+            }
+            _ => Self::Unknown(decode("session status", Place::Root, json)?),
+        })
+    }
+
+    /// Whether nothing runs, as far as the server says.
+    pub fn is_idle(&self) -> bool {
+        matches!(self, Self::Idle)
+    }
+}
+
+deserialize_by_from_json!(SessionStatus);
+
+/// The status of every session of a directory that is not idle.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct StatusMap(BTreeMap<SessionId, SessionStatus>);
+
+impl StatusMap {
+    /// A map of these statuses.
+    pub fn new(statuses: impl IntoIterator<Item = (SessionId, SessionStatus)>) -> Self {
+        Self(statuses.into_iter().collect())
+    }
+
+    /// The status of a session; those not listed are idle.
+    pub fn get(&self, session: &SessionId) -> &SessionStatus {
+        self.0.get(session).unwrap_or(&SessionStatus::Idle)
+    }
+
+    /// The sessions that are not idle.
+    pub fn iter(&self) -> impl Iterator<Item = (&SessionId, &SessionStatus)> {
+        self.0.iter()
+    }
+}
+
+impl<'de> Deserialize<'de> for StatusMap {
+    /// Servers before 1.1 say `[]` when there is none.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = <Box<serde_json::value::RawValue>>::deserialize(deserializer)?;
+        if raw.get().trim_start().starts_with('[') {
+            return Ok(Self::default());
+        }
+        serde_json::from_str(raw.get()).map(Self).map_err(serde::de::Error::custom)
+    }
+}

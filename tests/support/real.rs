@@ -1,0 +1,313 @@
+//! A real `opencode serve`, offline: its own HOME, its own projects, a scripted model as its provider.
+
+#![allow(dead_code, reason = "each target that includes this module uses its own part of it")]
+#![expect(clippy::expect_used, reason = "a broken test rig should stop the test")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use reqwest::{Client, Method, RequestBuilder};
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader, Lines},
+    process::{Child, ChildStdout, Command},
+};
+
+/// A cold server on a busy machine needs some ten seconds.
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// A request sent too early is never answered, so the probe gives up quickly and asks again.
+const PROBE_LIMIT: Duration = Duration::from_millis(500);
+
+/// How to start a [`RealServer`].
+#[derive(Debug, Clone)]
+pub(crate) struct RealOptions {
+    executable: PathBuf,
+    model_url: String,
+    config: Value,
+    env: Vec<(String, String)>,
+    password: Option<String>,
+    projects: usize,
+}
+
+/// A running server; dropping it kills its process group and removes its HOME.
+pub(crate) struct RealServer {
+    options: RealOptions,
+    home: TempDir,
+    client: Client,
+    process: Child,
+    output: Lines<BufReader<ChildStdout>>,
+    url: String,
+}
+
+impl RealOptions {
+    /// One project, no password, the model at `model_url` (see `ScriptedModel::base_url`).
+    pub(crate) fn new(executable: PathBuf, model_url: &str) -> Self {
+        Self {
+            executable,
+            model_url: model_url.to_owned(),
+            config: json!({}),
+            env: Vec::new(),
+            password: None,
+            projects: 1,
+        }
+    }
+
+    /// Merges this into every project's `opencode.json`, objects key by key.
+    #[must_use]
+    pub(crate) fn config(mut self, config: Value) -> Self {
+        merge(&mut self.config, config);
+        self
+    }
+
+    /// Sets an environment variable of the server; it inherits none but `PATH`.
+    #[must_use]
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Demands HTTP Basic authentication as user `opencode`.
+    #[must_use]
+    pub(crate) fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// Makes this many project directories.
+    #[must_use]
+    pub(crate) fn projects(mut self, projects: usize) -> Self {
+        self.projects = projects;
+        self
+    }
+
+    fn project_config(&self) -> Value {
+        let mut config = json!({
+            "model": "mock/m", "small_model": "mock/m", "autoupdate": false, "share": "disabled",
+            "provider": {"mock": {
+                "npm": "@ai-sdk/openai-compatible", "name": "Mock",
+                "options": {"baseURL": self.model_url, "apiKey": "x"},
+                "models": {"m": {
+                    "name": "M", "reasoning": true, "tool_call": true, "attachment": true,
+                    "modalities": {"input": ["text", "image"], "output": ["text"]},
+                    "limit": {"context": 100_000, "output": 10_000},
+                }},
+            }},
+        });
+        merge(&mut config, self.config.clone());
+        config
+    }
+
+    /// The executable inside a HOME, with nothing of the caller's own configuration.
+    fn command(&self, home: &Path, directory: &Path) -> Command {
+        let mut command = Command::new(&self.executable);
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", home)
+            .env("TMPDIR", home)
+            .env("OPENCODE_DISABLE_MODELS_FETCH", "1")
+            .env("OPENCODE_DISABLE_AUTOUPDATE", "1")
+            .envs(self.password.iter().map(|password| ("OPENCODE_SERVER_PASSWORD", password)))
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .current_dir(directory)
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true);
+        command
+    }
+}
+
+impl RealServer {
+    /// The executable named by `OPENCODE_BIN`, else `opencode` on the `PATH`.
+    ///
+    /// Without one a test cannot run: it returns, and this says on stderr how to enable it.
+    pub(crate) fn find() -> Option<PathBuf> {
+        let found = match std::env::var_os("OPENCODE_BIN") {
+            Some(executable) => Some(PathBuf::from(executable)),
+            None => std::env::split_paths(&std::env::var_os("PATH")?)
+                .map(|directory| directory.join("opencode"))
+                .find(|executable| executable.is_file()),
+        };
+        if found.is_none() {
+            say("skipped: no OpenCode found; set OPENCODE_BIN or put `opencode` on the PATH");
+        }
+        found
+    }
+
+    /// Makes HOME and projects, starts the server and returns once it answers.
+    pub(crate) async fn start(options: RealOptions) -> Self {
+        let home = tempfile::Builder::new().prefix("conductor-").tempdir().expect("make a HOME");
+        for index in 0..options.projects {
+            make_project(&project_path(home.path(), index), &options).await;
+        }
+        let (process, output, url) = launch(&options, home.path(), 0).await;
+        // A proxy of the environment must not see loopback traffic, and a connection kept from before a restart on
+        // the same port would fail the next request.
+        let client = Client::builder().no_proxy().pool_max_idle_per_host(0).build().expect("build a client");
+        Self { options, home, client, process, output, url }
+    }
+
+    /// The server's address without a trailing slash.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The server's HOME, in which the projects lie.
+    pub(crate) fn home(&self) -> PathBuf {
+        self.home.path().canonicalize().expect("the HOME exists")
+    }
+
+    /// The n-th project directory.
+    pub(crate) fn project(&self, index: usize) -> PathBuf {
+        project_path(&self.home(), index)
+    }
+
+    /// A request to the server on behalf of the first project, with the password if there is one.
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.request_in(0, method, path)
+    }
+
+    /// A request on behalf of the n-th project.
+    pub(crate) fn request_in(&self, project: usize, method: Method, path: &str) -> RequestBuilder {
+        let request = self
+            .client
+            .request(method, format!("{}{path}", self.url))
+            .query(&[("directory", self.project(project))]);
+        match &self.options.password {
+            Some(password) => request.basic_auth("opencode", Some(password)),
+            None => request,
+        }
+    }
+
+    /// Reads JSON, for the first project.
+    pub(crate) async fn get(&self, path: &str) -> Value {
+        let response = self.request(Method::GET, path).timeout(START_LIMIT).send().await;
+        let text = response.expect("a response").text().await.expect("a body");
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("GET {path}: {error}: {text}"))
+    }
+
+    /// Posts JSON, for the first project; `null` for an empty answer.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Value {
+        let request = self.request(Method::POST, path).timeout(START_LIMIT).json(body);
+        let response = request.send().await.expect("a response");
+        let status = response.status();
+        let text = response.text().await.expect("a body");
+        assert!(status.is_success(), "POST {path}: {status} {text}");
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    /// Runs another command of the same executable in the first project and returns what it prints.
+    pub(crate) async fn run(&self, args: &[&str]) -> String {
+        let mut command = self.options.command(self.home.path(), &self.project(0));
+        let output = command.args(args).output().await.expect("run opencode");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Kills the server at once, as a crash would.
+    pub(crate) async fn kill(&mut self) {
+        kill_group(&self.process);
+        self.process.wait().await.expect("the server ends");
+    }
+
+    /// Starts it again on the same HOME and the same port, killing it first if it still runs.
+    pub(crate) async fn restart(&mut self) {
+        self.kill().await;
+        let port = self.url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        (self.process, self.output, self.url) = launch(&self.options, self.home.path(), port).await;
+    }
+
+    /// Starts it again on the same HOME and on whatever port is free.
+    pub(crate) async fn restart_elsewhere(&mut self) {
+        self.kill().await;
+        (self.process, self.output, self.url) = launch(&self.options, self.home.path(), 0).await;
+    }
+}
+
+impl Drop for RealServer {
+    fn drop(&mut self) {
+        kill_group(&self.process);
+    }
+}
+
+async fn launch(
+    options: &RealOptions,
+    home: &Path,
+    port: u16,
+) -> (Child, Lines<BufReader<ChildStdout>>, String) {
+    let mut process = options
+        .command(home, &project_path(home, 0))
+        .args(["serve", "--hostname", "127.0.0.1", "--port", &port.to_string()])
+        .stdout(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .expect("start opencode");
+    let mut output = BufReader::new(process.stdout.take().expect("a piped stdout")).lines();
+    let ready = async {
+        let url = loop {
+            let line = output.next_line().await.expect("read stdout").expect("opencode keeps running");
+            if let Some((_, url)) = line.split_once("listening on ") {
+                break url.trim().trim_end_matches('/').to_owned();
+            }
+        };
+        probe(&url).await;
+        url
+    };
+    let url = tokio::time::timeout(START_LIMIT, ready).await.expect("opencode answers in time");
+    (process, output, url)
+}
+
+/// Returns once the server answers anything at all; 401 is an answer.
+async fn probe(url: &str) {
+    let client = Client::builder().no_proxy().timeout(PROBE_LIMIT).build().expect("build a client");
+    while client.get(format!("{url}/global/health")).send().await.is_err() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// A repository with one commit: without a commit the server counts all directories as one project.
+async fn make_project(directory: &Path, options: &RealOptions) {
+    fs::create_dir_all(directory).expect("make a project");
+    fs::write(directory.join("notes.txt"), "one\ntwo\nthree\n").expect("write a file");
+    fs::write(directory.join("opencode.json"), options.project_config().to_string())
+        .expect("write the config");
+    let name = directory.file_name().expect("a named project").to_string_lossy().into_owned();
+    let commit = ["-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", &name];
+    for args in [&["init", "-q"][..], &["add", "."], &commit] {
+        let status = Command::new("git").args(args).current_dir(directory).status().await.expect("run git");
+        assert!(status.success(), "git {args:?}: {status}");
+    }
+}
+
+fn project_path(home: &Path, index: usize) -> PathBuf {
+    home.join(if index == 0 { "project".to_owned() } else { format!("project-{}", index + 1) })
+}
+
+fn kill_group(process: &Child) {
+    let pid = process.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+    if let Some(pid) = pid {
+        // It may have ended by itself.
+        let _ = kill_process_group(pid, Signal::KILL);
+    }
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "the reader of a skipped test looks there")]
+fn say(message: &str) {
+    eprintln!("{message}");
+}
