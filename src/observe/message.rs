@@ -20,8 +20,8 @@ pub(super) struct MessageLog {
     /// Absent while only parts were seen.
     pub(super) info: Option<MessageInfo>,
     pub(super) parts: BTreeMap<PartId, PartLog>,
-    /// Text for parts that were not seen yet.
-    pub(super) early: BTreeMap<PartId, String>,
+    /// Text for parts that were not seen yet; nothing for one that became too long to keep.
+    pub(super) early: BTreeMap<PartId, Option<String>>,
     /// The turn was over when this message was last looked at, so what is unfinished stays so.
     pub(super) at_rest: bool,
     /// What was last emitted for the message as a whole.
@@ -129,7 +129,7 @@ impl MessageLog {
     ) -> bool {
         let is_completed = self.is_completed();
         let is_user = self.is_user();
-        let early = self.early.remove(&part.id);
+        let early = self.early.remove(&part.id).flatten();
         let (log, merged) = match self.parts.entry(part.id.clone()) {
             Entry::Occupied(entry) => {
                 let log = entry.into_mut();
@@ -183,11 +183,13 @@ impl MessageLog {
             return false;
         }
         let Some(log) = self.parts.get_mut(part) else {
-            if delta.len() <= room {
-                self.early.entry(part.clone()).or_default().push_str(delta);
-            } else {
+            // Some servers send no parts but only what is added to them: whoever waits must know that something moves.
+            effects.out.progress = true;
+            let early = self.early.entry(part.clone()).or_insert_with(|| Some(String::new()));
+            match early {
+                Some(text) if delta.len() <= room => text.push_str(delta),
                 // A text with a hole in it is worse than none.
-                self.early.remove(part);
+                Some(_) | None => *early = None,
             }
             return false;
         };

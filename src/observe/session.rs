@@ -42,6 +42,8 @@ pub(super) struct SessionLog {
     info: Option<SessionInfo>,
     messages: HashMap<MessageId, MessageLog>,
     order: BTreeSet<(Millis, MessageId)>,
+    /// Where the first step stands that answers a prompt.
+    first_steps: HashMap<MessageId, (Millis, MessageId)>,
     /// Messages of which only parts were seen, oldest first.
     early: VecDeque<MessageId>,
     /// Steps that are not complete.
@@ -71,6 +73,7 @@ impl SessionLog {
             info: None,
             messages: HashMap::new(),
             order: BTreeSet::new(),
+            first_steps: HashMap::new(),
             early: VecDeque::new(),
             incomplete: BTreeSet::new(),
             active: BTreeSet::new(),
@@ -85,14 +88,11 @@ impl SessionLog {
         self.order.iter().filter_map(|(_, id)| self.messages.get(id)?.view())
     }
 
-    /// The messages after this one, in order; none if there is no such message.
-    pub(super) fn messages_after(&self, id: &MessageId) -> impl DoubleEndedIterator<Item = &Arc<Message>> {
-        let from = self.place(id).map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-        let known = matches!(from, std::ops::Bound::Excluded(_));
-        self.order
-            .range((from, std::ops::Bound::Unbounded))
-            .filter(move |_| known)
-            .filter_map(|(_, id)| self.messages.get(id)?.view())
+    /// The messages of the turn that a prompt began, in order, without the prompt; see [`SessionTree::turn`].
+    pub(super) fn turn(&self, prompt: &MessageId) -> impl DoubleEndedIterator<Item = &Arc<Message>> {
+        let from = self.place(prompt).into_iter().chain(self.first_steps.get(prompt).cloned()).min();
+        let range = from.into_iter().flat_map(|from| self.order.range(from..));
+        range.filter(move |(_, id)| id != prompt).filter_map(|(_, id)| self.messages.get(id)?.view())
     }
 
     pub(super) fn message(&self, id: &MessageId) -> Option<&Arc<Message>> {
@@ -159,6 +159,10 @@ impl SessionLog {
                 self.active.insert(id.clone());
                 // Something new happens, so the last thing the server said about the session no longer holds.
                 self.idle = false;
+            }
+            if let Some(prompt) = info.as_assistant().and_then(|step| step.parent_id.clone()) {
+                let first = self.first_steps.entry(prompt).or_insert_with(|| place.clone());
+                *first = place.clone().min(first.clone());
             }
             self.order.insert(place);
         }
@@ -375,7 +379,8 @@ impl SessionLog {
 
     /// How this session ended, if it is at rest: its error, or its last text.
     fn result(&self) -> Option<Result<String, String>> {
-        if !self.idle || !self.active.is_empty() {
+        let is_at_rest = self.active.is_empty() && (self.idle || self.has_messages());
+        if !is_at_rest {
             return None;
         }
         if !self.incomplete.is_empty() {
@@ -417,7 +422,7 @@ impl SessionLog {
         if self.messages.get(id).is_some_and(|log| log.parts.contains_key(part)) {
             return usize::MAX;
         }
-        let kept = self.messages.values().flat_map(|log| log.early.values()).map(String::len).sum();
+        let kept = self.messages.values().flat_map(|log| log.early.values()).flatten().map(String::len).sum();
         MAX_EARLY_BYTES.saturating_sub(kept)
     }
 

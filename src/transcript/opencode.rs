@@ -128,7 +128,11 @@ impl Loaded {
                 self.events_read(events);
             }
             OpenCodeFormat::Messages => {
-                let list = Message::list_from_json(text).map_err(whole)?;
+                let mut list = Message::list_from_json(text).map_err(whole)?;
+                if list.items.is_empty() && !list.malformed.is_empty() {
+                    // Not a single message: this is something else.
+                    return Err(whole(list.malformed.swap_remove(0)));
+                }
                 for error in list.malformed {
                     malformed(None, error);
                 }

@@ -240,7 +240,7 @@ wire_struct! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         snapshot: Option<String>,
         /// What it cost.
-        #[serde(default)]
+        #[serde(default, serialize_with = "super::number::write")]
         cost: f64,
         /// What it used.
         #[serde(default)]
@@ -381,6 +381,7 @@ fn session_in_text(text: &str) -> Option<SessionId> {
 
 /// What all parts have in common.
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct Head<'a> {
     id: PartId,
     #[serde(rename = "sessionID")]

@@ -1,6 +1,6 @@
 //! The laws of folding: whatever way a session is observed, the state is the one that loading its transcript gives.
 //!
-//! `PROPTEST_CASES` sets the number of cases per law.
+//! `PROPTEST_CASES` sets the number of cases per law; without it there are a few, to keep `cargo test` quick.
 
 use std::collections::{HashMap, HashSet};
 
@@ -140,6 +140,11 @@ fn dialect() -> impl Strategy<Value = Dialect> {
     prop_oneof![Just(Dialect::Deltas), Just(Dialect::Wholes)]
 }
 
+fn config() -> Config {
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { Config::default().cases } else { 128 };
+    Config { cases, failure_persistence: None, ..Config::default() }
+}
+
 /// A program and how it is run.
 fn world() -> impl Strategy<Value = (Session, Dialect, u64)> {
     (session(), dialect(), any::<u64>())
@@ -237,7 +242,7 @@ fn rechunked(log: &[ServerEvent], dice: &mut Dice) -> Vec<ServerEvent> {
 }
 
 proptest! {
-    #![proptest_config(Config { failure_persistence: None, ..Config::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn streaming_gives_the_transcript(world in world()) {
@@ -427,7 +432,7 @@ fn rename(event: &ServerEvent) -> ServerEvent {
         EventPayload::PartUpdated { part, .. } => rename(&mut part.session_id),
         EventPayload::PartDelta(delta) => rename(&mut delta.session_id),
         EventPayload::SessionIdle { session_id } | EventPayload::SessionStatus { session_id, .. } => {
-            rename(session_id)
+            rename(session_id);
         }
         _ => event.payload = EventPayload::ServerHeartbeat,
     }

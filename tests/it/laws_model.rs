@@ -87,12 +87,9 @@ enum After {
 }
 
 fn words() -> impl Strategy<Value = String> {
-    prop_oneof![
-        4 => "[a-zé]{1,4}( [a-z]{1,4}){0,5}",
-        1 => "\n[a-z]{1,3}\n\n {2}[a-z]{1,3}",
-        1 => Just(" \n".to_owned()),
-        1 => Just(String::new()),
-    ]
+    const TEXTS: &[&str] =
+        &["", " \n", "a", "b c", "é", "one two three", "\nx\n\n  y\n", "a longer text, in words "];
+    prop::sample::select(TEXTS).prop_map(str::to_owned)
 }
 
 fn tool_end() -> impl Strategy<Value = ToolEnd> {
@@ -435,15 +432,14 @@ impl Server {
     }
 
     fn complete(&mut self, step: &mut Value, error: Option<&str>, said: &mut Strand) {
-        match error {
-            Some(name) => step["error"] = json!({"name": name, "data": {"message": "it broke"}}),
-            None => {
-                step["finish"] = json!("stop");
-                step["tokens"] =
-                    json!({"input": 3, "output": 2, "reasoning": 1, "cache": {"read": 4, "write": 5}});
-                step["cost"] = json!(0.1);
-                said.push(json!({"type": "message.updated", "properties": {"info": step}}));
-            }
+        if let Some(name) = error {
+            step["error"] = json!({"name": name, "data": {"message": "it broke"}});
+        } else {
+            step["finish"] = json!("stop");
+            step["tokens"] =
+                json!({"input": 3, "output": 2, "reasoning": 1, "cache": {"read": 4, "write": 5}});
+            step["cost"] = json!(0.1);
+            said.push(json!({"type": "message.updated", "properties": {"info": step}}));
         }
         step["time"]["completed"] = json!(self.now());
         said.push(json!({"type": "message.updated", "properties": {"info": step}}));
@@ -669,7 +665,9 @@ impl Store {
     /// What is stored after these events.
     pub(crate) fn after(log: &[ServerEvent]) -> Self {
         let mut store = Self::default();
-        log.iter().for_each(|event| store.apply(event));
+        for event in log {
+            store.apply(event);
+        }
         store
     }
 

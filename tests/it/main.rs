@@ -1,7 +1,5 @@
 //! Behaviour, one module each, in one binary so that it links once.
-//! Integration tests: one binary, one module per behaviour.
 
-#![cfg(feature = "client")]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken test rig should stop the test")]
 #![expect(clippy::print_stderr, reason = "whoever runs the tests should know what was skipped")]
 
@@ -11,6 +9,9 @@ mod client_calls;
 mod client_secrets;
 #[cfg(feature = "client")]
 mod feed_live;
+
+mod core_observe;
+mod core_wire;
 mod fixtures_parity;
 mod laws_fold;
 mod laws_model;
