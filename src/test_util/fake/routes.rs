@@ -179,7 +179,6 @@ impl Shared {
         let mut sessions = sessions_where(&world, |session| session.directory == directory);
         if let Some(sessions) = sessions.as_array_mut() {
             sessions.reverse();
-            sessions.sort_by_key(|session| std::cmp::Reverse(session["time"]["updated"].as_u64()));
             sessions.truncate(limit);
         }
         Answer::json(&sessions)

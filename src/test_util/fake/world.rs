@@ -48,8 +48,8 @@ pub(super) struct World {
     pub(super) instances: BTreeMap<String, Instance>,
     /// What the model will say, by user message; chosen once per message.
     pub(super) scripts: HashMap<String, Option<Arc<Script>>>,
-    /// How often a step with a limited number of failures has failed, by user message and step.
-    pub(super) failures: HashMap<(String, usize), u32>,
+    /// How often a step with a limited number of failures has failed, by session, prompt and step.
+    pub(super) failures: HashMap<(String, String, usize), u32>,
     /// Subagents at work, by child session.
     pub(super) jobs: BTreeMap<String, Job>,
     recorder: Arc<Recorder>,
@@ -260,6 +260,7 @@ impl World {
         };
         if let Some(message) = found.messages.iter_mut().rev().find(|message| message.id() == id) {
             message.info = info.clone();
+            message.info["sessionID"] = home.into();
         } else {
             let message = Message { row_ms, info: info.clone(), parts: Vec::new() };
             let place = found.messages.partition_point(|other| other.row_key() < message.row_key());
