@@ -8,6 +8,7 @@ mod error;
 mod ids;
 #[cfg(feature = "client")]
 mod manager;
+pub mod markdown;
 mod observe;
 #[cfg(feature = "client")]
 mod server;

@@ -221,3 +221,6 @@ impl fmt::Debug for OpenCodeClient {
         f.debug_struct("OpenCodeClient").field("http", self.http()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod openapi_tests;

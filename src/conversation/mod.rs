@@ -10,6 +10,8 @@
 mod block;
 mod event;
 mod reducer;
+#[cfg(test)]
+mod reducer_tests;
 mod state;
 mod text;
 mod thread;

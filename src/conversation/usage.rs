@@ -16,7 +16,7 @@ pub struct Usage {
     #[serde(default)]
     pub tokens: TokenUsage,
     /// Cost in the provider's currency.
-    #[serde(default)]
+    #[serde(default, serialize_with = "crate::wire::write_number")]
     pub cost: f64,
 }
 

@@ -278,7 +278,8 @@ impl Converter<'_> {
             timestamp,
         };
         let mut events = vec![ConversationEvent::SubagentSpawned(spawned)];
-        if status.is_final() {
+        // A subagent in the background is not done when its call is.
+        if status.is_final() && !tool.is_background_task() {
             events.push(ConversationEvent::SubagentCompleted(SubagentCompleted {
                 conversation_id: self.conversation.clone(),
                 tool_use_id,

@@ -27,8 +27,8 @@ use crate::{
     observe::{Observed, SessionTree, Snapshot},
     turn::{Action, Activity, Delivery, Ended, Facts, Goal, Input, Stop, TreeStatus, Turn, WaitOptions},
     wire::{
-        EventPayload, Message, MessageInfo, PartBody, PermissionReply, PermissionRequest, PromptRequest,
-        QuestionRequest, ServerEvent, StatusMap,
+        EventPayload, Message, MessageInfo, Part, PartBody, PermissionReply, PermissionRequest,
+        PromptRequest, QuestionRequest, ServerEvent, StatusMap,
     },
 };
 
@@ -215,7 +215,7 @@ impl<'a> Driver<'a> {
         let root = self.session.id.clone();
         let (back, expected) = match self.prompt {
             Some(prompt) => {
-                let after = live.tree.messages_after(&root, &prompt.message_id).count();
+                let after = live.tree.turn(&root, &prompt.message_id).count();
                 (Back::To(prompt.message_id.clone()), after + 1)
             }
             None => (Back::ToPrompt, 1),
@@ -462,17 +462,22 @@ impl<'a> Driver<'a> {
 fn facts(live: &Live, prompt: Option<&MessageId>) -> Facts {
     let tree = &live.tree;
     let root = tree.root();
-    let mut facts = Facts { newest: true, ..Facts::default() };
+    let mut facts = Facts::default();
+    let mut n_prompts = 0;
+    let mut n_background = 0;
     let mut count = |message: &Message| match &message.info {
         MessageInfo::Assistant(step) => {
             facts.steps += 1;
             facts.incomplete += usize::from(step.time.completed.is_none());
+            let background =
+                |part: &Part| matches!(&part.body, PartBody::Tool(tool) if tool.is_background_task());
+            n_background += message.parts.iter().filter(|part| background(part)).count();
         }
-        MessageInfo::User(_) => facts.newest = false,
+        MessageInfo::User(_) => n_prompts += 1,
         MessageInfo::Unknown(_) => {}
     };
     if let Some(prompt) = prompt {
-        tree.messages_after(root, prompt).for_each(|message| count(message));
+        tree.turn(root, prompt).for_each(|message| count(message));
         facts.exists = tree.message(root, prompt).is_some();
     } else {
         let is_prompt = |message: &Message| matches!(message.info, MessageInfo::User(_));
@@ -482,6 +487,9 @@ fn facts(live: &Live, prompt: Option<&MessageId>) -> Facts {
             .for_each(|message| count(message));
         facts.exists = tree.messages(root).any(|message| is_prompt(message));
     }
+    facts.newest = n_prompts == 0;
+    // Each result comes back as a prompt of the server's own.
+    facts.result_awaited = n_background > n_prompts;
     facts.tool_running = tree.running_tools().any(|part| match &part.body {
         // A subagent that is seen speaks for itself.
         PartBody::Tool(tool) => tool.child_session().is_none_or(|child| !tree.contains(&child)),

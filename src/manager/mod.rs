@@ -621,7 +621,7 @@ impl Inner {
         let (messages, usage_by_session, conversation) = {
             let mut live = session.live();
             live.at_rest = matches!(ended, End::Turn(Ended::Settled | Ended::Interrupted));
-            let after = live.tree.messages_after(&session.id, &submission.message_id);
+            let after = live.tree.turn(&session.id, &submission.message_id);
             let messages: Vec<Arc<Message>> = after.cloned().collect();
             learn(&mut live, &submission);
             (messages, result::usage_of(&live.tree, &submission.message_id), live.state.clone())

@@ -72,14 +72,16 @@ impl Reader {
         let mut page = page(self.expected + SPARE_MESSAGES);
         let mut newest_first: Vec<Vec<Message>> = Vec::new();
         let mut sound = true;
+        let mut found = false;
         loop {
             let list = self.api.messages(&self.root, &page).await?;
             sound &= list.malformed.is_empty();
-            let found = list.messages.iter().any(|message| self.is_far_enough(message));
+            found |= list.messages.iter().any(|message| self.is_target(message));
+            let enough = found && !list.messages.first().is_some_and(|oldest| self.belongs(oldest));
             newest_first.push(list.messages);
             match list.next {
-                Some(cursor) if !found => page = self::page(MAX_PAGE).before(cursor),
-                None if !found && !list.complete => {
+                Some(cursor) if !enough => page = self::page(MAX_PAGE).before(cursor),
+                None if !enough && !list.complete => {
                     // The server knows no cursors: read everything.
                     let list = self.api.messages(&self.root, &MessagePage::all()).await?;
                     return Ok(Messages { sound: list.malformed.is_empty(), messages: list.messages });
@@ -90,11 +92,17 @@ impl Reader {
         Ok(Messages { messages: newest_first.into_iter().rev().flatten().collect(), sound })
     }
 
-    fn is_far_enough(&self, message: &Message) -> bool {
+    fn is_target(&self, message: &Message) -> bool {
         match &self.back {
             Back::To(id) => message.info.id() == id,
             Back::ToPrompt => matches!(message.info, MessageInfo::User(_)),
         }
+    }
+
+    /// Whether a message answers the target, though it may stand before it; see `SessionTree::turn`.
+    fn belongs(&self, message: &Message) -> bool {
+        let parent = message.info.as_assistant().and_then(|step| step.parent_id.as_ref());
+        matches!((&self.back, parent), (Back::To(id), Some(parent)) if id == parent)
     }
 
     async fn tree(&self, reading: &mut Reading) -> Result<(), ApiError> {

@@ -193,7 +193,7 @@ pub(super) fn usage_of(tree: &SessionTree, prompt: &MessageId) -> BTreeMap<Sessi
             *usage += Usage { tokens: (&step.tokens).into(), cost: step.cost };
         }
     };
-    for message in tree.messages_after(root, prompt) {
+    for message in tree.turn(root, prompt) {
         add(root, message);
     }
     for child in tree.children() {

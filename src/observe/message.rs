@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use super::{Claim, Effects, Source};
+use super::{Claim, Effects, Owner, Source};
 use crate::{
     conversation::{BlockOrder, ConversationEvent},
     convert::opencode::Converter,
@@ -20,8 +20,8 @@ pub(super) struct MessageLog {
     /// Absent while only parts were seen.
     pub(super) info: Option<MessageInfo>,
     pub(super) parts: BTreeMap<PartId, PartLog>,
-    /// Text for parts that were not seen yet.
-    pub(super) early: BTreeMap<PartId, String>,
+    /// Text for parts that were not seen yet; nothing for one that became too long to keep.
+    pub(super) early: BTreeMap<PartId, Option<String>>,
     /// The turn was over when this message was last looked at, so what is unfinished stays so.
     pub(super) at_rest: bool,
     /// What was last emitted for the message as a whole.
@@ -97,7 +97,7 @@ impl MessageLog {
     ) -> bool {
         let old = match &self.info {
             Some(old) if old == info => return false,
-            Some(old) if source != Source::Settled && is_older(info, old) => return false,
+            Some(old) if !source.is_truth() && is_older(info, old) => return false,
             old => old.as_ref(),
         };
         effects.out.progress |= info.as_assistant().is_some_and(|new| {
@@ -129,7 +129,7 @@ impl MessageLog {
     ) -> bool {
         let is_completed = self.is_completed();
         let is_user = self.is_user();
-        let early = self.early.remove(&part.id);
+        let early = self.early.remove(&part.id).flatten();
         let (log, merged) = match self.parts.entry(part.id.clone()) {
             Entry::Occupied(entry) => {
                 let log = entry.into_mut();
@@ -138,7 +138,7 @@ impl MessageLog {
             }
             Entry::Vacant(entry) => {
                 let mut log = PartLog::new(part.clone());
-                if let Some(early) = early.filter(|_| !is_completed && source != Source::Settled) {
+                if let Some(early) = early.filter(|_| !is_completed && !source.is_truth()) {
                     log.join(&early);
                 }
                 (entry.insert(log), Merged::Changed { progress: true })
@@ -183,11 +183,13 @@ impl MessageLog {
             return false;
         }
         let Some(log) = self.parts.get_mut(part) else {
-            if delta.len() <= room {
-                self.early.entry(part.clone()).or_default().push_str(delta);
-            } else {
+            // Some servers send no parts but only what is added to them: whoever waits must know that something moves.
+            effects.out.progress = true;
+            let early = self.early.entry(part.clone()).or_insert_with(|| Some(String::new()));
+            match early {
+                Some(text) if delta.len() <= room => text.push_str(delta),
                 // A text with a hole in it is worse than none.
-                self.early.remove(part);
+                Some(_) | None => *early = None,
             }
             return false;
         };
@@ -273,12 +275,12 @@ impl PartLog {
         let progress = match (&self.part.body, &part.body) {
             (PartBody::Tool(old), PartBody::Tool(new)) => {
                 let is_undone = old.state.status.is_final() && !new.state.status.is_final();
-                if is_undone || (source != Source::Settled && progress_of_tool(new) < progress_of_tool(old)) {
+                if is_undone || (!source.is_truth() && progress_of_tool(new) < progress_of_tool(old)) {
                     return Merged::Nothing;
                 }
                 rank(&old.state.status) < rank(&new.state.status) || !new.state.status.is_final()
             }
-            _ if source == Source::Settled || is_user => false,
+            _ if source.is_truth() || is_user => false,
             _ => match (text(&self.part), text(part)) {
                 (Some(old), Some(new)) if old.kind == new.kind => match (old.end, new.end) {
                     (Some(_), None) => return Merged::Nothing,
@@ -378,10 +380,11 @@ impl PartLog {
         if let Some(child) = &self.child {
             let order =
                 BlockOrder::message(info.time().created, info.id().clone()).part(self.part.id.clone());
+            let is_background = matches!(&self.part.body, PartBody::Tool(tool) if tool.is_background_task());
             effects.claims.push(Claim {
                 child: child.clone(),
                 part: self.part.id.clone(),
-                order: Some(order),
+                owner: Some(Owner { order, is_background }),
             });
         }
     }
@@ -389,7 +392,7 @@ impl PartLog {
     fn retract(mut self, effects: &mut Effects) {
         emit(&mut self.shown, false, Vec::new(), effects);
         if let Some(child) = self.child {
-            effects.claims.push(Claim { child, part: self.part.id, order: None });
+            effects.claims.push(Claim { child, part: self.part.id, owner: None });
         }
     }
 }

@@ -16,8 +16,8 @@ pub use signature::message_signature;
 pub use tree::SessionTree;
 
 use crate::{
-    conversation::ConversationEvent,
-    ids::{MessageId, SessionId},
+    conversation::{BlockOrder, ConversationEvent},
+    ids::{MessageId, PartId, SessionId},
 };
 
 /// What came of something observed.
@@ -56,25 +56,26 @@ impl Observed {
 pub enum Snapshot {
     /// Read at some moment while the session may be running: it adds and moves things forward, and undoes nothing.
     Live,
-    /// Read after the session came to rest, complete from its first message on: it is the truth, also about what is gone.
-    /// Messages older than the first listed are not covered, so a page of the newest messages will do; a list of which some
-    /// elements could not be decoded will not.
+    /// The newest messages, read after the session came to rest: the truth, also about what is gone, from the first listed
+    /// message on. A list of which some elements could not be decoded is only [`Snapshot::Live`].
     Settled,
+    /// All messages, read after the session came to rest: the truth, and what is not listed is gone.
+    Complete,
 }
 
 /// Where an observation comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     Event,
-    Live,
-    Settled,
+    List(Snapshot),
 }
 
-impl From<Snapshot> for Source {
-    fn from(snapshot: Snapshot) -> Self {
-        match snapshot {
-            Snapshot::Live => Self::Live,
-            Snapshot::Settled => Self::Settled,
+impl Source {
+    /// Whether it is right where it differs from what is known.
+    fn is_truth(self) -> bool {
+        match self {
+            Self::Event | Self::List(Snapshot::Live) => false,
+            Self::List(Snapshot::Settled | Snapshot::Complete) => true,
         }
     }
 }
@@ -90,7 +91,16 @@ struct Effects {
 #[derive(Debug)]
 struct Claim {
     child: SessionId,
-    part: crate::ids::PartId,
-    /// Where the part stands; nothing if it is gone.
-    order: Option<crate::conversation::BlockOrder>,
+    part: PartId,
+    /// Nothing if the part is gone.
+    owner: Option<Owner>,
+}
+
+/// A task part that named a child session.
+#[derive(Debug)]
+struct Owner {
+    /// Where the part stands.
+    order: BlockOrder,
+    /// Whether the call returned at once, while the child works on.
+    is_background: bool,
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Effects, Source,
+    Effects, Owner, Snapshot, Source,
     message::{MessageLog, emit},
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     },
     ids::{ConversationId, MessageId, PartId, SessionId, ToolUseId},
     time::Millis,
-    wire::{Message, MessageInfo, Part, SessionInfo},
+    wire::{Message, MessageInfo, Part, PartBody, SessionInfo},
 };
 
 /// Messages of which only parts were seen. The server sends a message before its parts, so more than a few mean that the
@@ -37,11 +37,13 @@ pub(super) struct SessionLog {
     pub(super) parent: Option<SessionId>,
     /// The thread that this session shows in.
     pub(super) conversation: ConversationId,
-    /// The task parts of the parent that named this session, and where they stand.
-    pub(super) owners: BTreeMap<PartId, BlockOrder>,
+    /// The task parts of the parent that named this session.
+    pub(super) owners: BTreeMap<PartId, Owner>,
     info: Option<SessionInfo>,
     messages: HashMap<MessageId, MessageLog>,
     order: BTreeSet<(Millis, MessageId)>,
+    /// Where the first step stands that answers a prompt.
+    first_steps: HashMap<MessageId, (Millis, MessageId)>,
     /// Messages of which only parts were seen, oldest first.
     early: VecDeque<MessageId>,
     /// Steps that are not complete.
@@ -51,7 +53,7 @@ pub(super) struct SessionLog {
     /// The server said that nothing runs, and nothing new was seen to run since.
     idle: bool,
     removed: VecDeque<Removed>,
-    /// What was last emitted to announce this session as a subagent, if no task part does.
+    /// What was last emitted about this session as a subagent that no task part says.
     announced: Vec<ConversationEvent>,
 }
 
@@ -71,6 +73,7 @@ impl SessionLog {
             info: None,
             messages: HashMap::new(),
             order: BTreeSet::new(),
+            first_steps: HashMap::new(),
             early: VecDeque::new(),
             incomplete: BTreeSet::new(),
             active: BTreeSet::new(),
@@ -85,14 +88,11 @@ impl SessionLog {
         self.order.iter().filter_map(|(_, id)| self.messages.get(id)?.view())
     }
 
-    /// The messages after this one, in order; none if there is no such message.
-    pub(super) fn messages_after(&self, id: &MessageId) -> impl DoubleEndedIterator<Item = &Arc<Message>> {
-        let from = self.place(id).map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-        let known = matches!(from, std::ops::Bound::Excluded(_));
-        self.order
-            .range((from, std::ops::Bound::Unbounded))
-            .filter(move |_| known)
-            .filter_map(|(_, id)| self.messages.get(id)?.view())
+    /// The messages of the turn that a prompt began, in order, without the prompt; see [`SessionTree::turn`].
+    pub(super) fn turn(&self, prompt: &MessageId) -> impl DoubleEndedIterator<Item = &Arc<Message>> {
+        let from = self.place(prompt).into_iter().chain(self.first_steps.get(prompt).cloned()).min();
+        let range = from.into_iter().flat_map(|from| self.order.range(from..));
+        range.filter(move |(_, id)| id != prompt).filter_map(|(_, id)| self.messages.get(id)?.view())
     }
 
     pub(super) fn message(&self, id: &MessageId) -> Option<&Arc<Message>> {
@@ -106,9 +106,10 @@ impl SessionLog {
     /// The calls that have not come to an end, in steps that may still go on.
     pub(super) fn running_tools(&self) -> impl Iterator<Item = &Part> {
         let running = self.incomplete.intersection(&self.active);
-        running.filter_map(|id| self.messages.get(id)).flat_map(MessageLog::parts).filter(
-            |part| matches!(&part.body, crate::wire::PartBody::Tool(tool) if !tool.state.status.is_final()),
-        )
+        running
+            .filter_map(|id| self.messages.get(id))
+            .flat_map(MessageLog::parts)
+            .filter(|part| matches!(&part.body, PartBody::Tool(tool) if !tool.state.status.is_final()))
     }
 
     /// What was last shown of a part.
@@ -158,6 +159,10 @@ impl SessionLog {
                 self.active.insert(id.clone());
                 // Something new happens, so the last thing the server said about the session no longer holds.
                 self.idle = false;
+            }
+            if let Some(prompt) = info.as_assistant().and_then(|step| step.parent_id.clone()) {
+                let first = self.first_steps.entry(prompt).or_insert_with(|| place.clone());
+                *first = place.clone().min(first.clone());
             }
             self.order.insert(place);
         }
@@ -210,12 +215,13 @@ impl SessionLog {
     pub(super) fn see_list(
         &mut self,
         messages: &[Message],
-        source: Source,
+        snapshot: Snapshot,
         options: ConvertOptions,
         effects: &mut Effects,
     ) {
-        if source == Source::Settled {
-            self.remove_unlisted(messages, options, effects);
+        let source = Source::List(snapshot);
+        if source.is_truth() {
+            self.remove_unlisted(messages, snapshot, options, effects);
         }
         for message in messages {
             // Parts first: a message that is complete must not meet parts that have not caught up.
@@ -224,20 +230,28 @@ impl SessionLog {
             }
             self.see_message_info(&message.info, source, options, effects);
         }
-        if source == Source::Settled {
+        if source.is_truth() {
             self.see_status(true, effects);
         }
     }
 
-    /// Removes what a list that is the truth does not have, from its first message on.
-    fn remove_unlisted(&mut self, messages: &[Message], options: ConvertOptions, effects: &mut Effects) {
+    /// Removes what a list that is the truth covers and does not have.
+    fn remove_unlisted(
+        &mut self,
+        messages: &[Message],
+        snapshot: Snapshot,
+        options: ConvertOptions,
+        effects: &mut Effects,
+    ) {
         let listed: HashMap<&MessageId, &Message> =
             messages.iter().map(|message| (message.info.id(), message)).collect();
         let first =
             messages.iter().map(|message| (message.info.time().created, message.info.id().clone())).min();
         let covered: Vec<MessageId> = match &first {
-            Some(first) => self.order.range(first..).map(|(_, id)| id.clone()).collect(),
-            None => self.order.iter().map(|(_, id)| id.clone()).collect(),
+            Some(first) if snapshot != Snapshot::Complete => {
+                self.order.range(first..).map(|(_, id)| id.clone()).collect()
+            }
+            Some(_) | None => self.order.iter().map(|(_, id)| id.clone()).collect(),
         };
         for id in covered {
             let Some(message) = listed.get(&id) else {
@@ -313,48 +327,76 @@ impl SessionLog {
         }
     }
 
-    /// Announces this session as a subagent by itself, unless a task part does.
+    /// Emits what no task part says: that this session is a subagent, if none names it, and the end of one whose call did
+    /// not wait for it.
     pub(super) fn announce(&mut self, parent: &ConversationId, effects: &mut Effects) {
-        let is_shown = self.parent.is_some() && self.owners.is_empty() && self.has_messages();
-        let events = if is_shown { self.announcement(parent) } else { Vec::new() };
+        let mut events = Vec::new();
+        if self.parent.is_some() {
+            let result = self.result();
+            if self.owners.is_empty() && self.has_messages() {
+                let spawned = self.announcement(parent);
+                events.extend(result.as_ref().map(|result| completed(result, &spawned)));
+                events.insert(0, ConversationEvent::SubagentSpawned(spawned));
+            }
+            for (part, owner) in self.owners.iter().filter(|(_, owner)| owner.is_background) {
+                let spawned = SubagentSpawned {
+                    tool_use_id: part.into(),
+                    order: owner.order.clone(),
+                    timestamp: owner.order.created.into(),
+                    ..self.announcement(parent)
+                };
+                events.extend(result.as_ref().map(|result| completed(result, &spawned)));
+            }
+        }
         emit(&mut self.announced, false, events, effects);
     }
 
-    fn announcement(&self, parent: &ConversationId) -> Vec<ConversationEvent> {
+    /// Whether [`Self::announce`] may have something to say.
+    pub(super) fn speaks_for_itself(&self) -> bool {
+        self.parent.is_some()
+            && (self.owners.values().all(|owner| owner.is_background) || !self.announced.is_empty())
+    }
+
+    fn announcement(&self, parent: &ConversationId) -> SubagentSpawned {
         let info = self.info.as_ref();
         let title = info.map_or("", |info| info.title.as_str());
         // "Find the tests (@explore subagent)"
         let named = title.rsplit_once("(@").and_then(|(_, rest)| rest.strip_suffix(" subagent)"));
         let created = info.map(|info| info.time.created).filter(|created| *created != Millis::default());
         let created = created.or_else(|| Some(self.order.first()?.0)).unwrap_or_default();
-        let order = BlockOrder::message(created, MessageId::default()).part(PartId::new(self.id.as_str()));
-        let timestamp = created.into();
-        let tool_use_id = ToolUseId::from(&self.id);
-        let mut events = vec![ConversationEvent::SubagentSpawned(SubagentSpawned {
+        SubagentSpawned {
             conversation_id: parent.clone(),
-            tool_use_id: tool_use_id.clone(),
+            tool_use_id: ToolUseId::from(&self.id),
             agent_id: Some((&self.id).into()),
             name: info.and_then(|info| info.agent.as_deref()).or(named).unwrap_or_default().into(),
             description: (!title.is_empty()).then(|| title.into()),
             input: Arc::default(),
             status: RunStatus::Running,
-            order: order.clone(),
-            timestamp,
-        })];
-        let last = self.messages().rev().find_map(|message| message.info.as_assistant().cloned());
-        if let Some(last) = last.filter(|_| self.active.is_empty() && self.incomplete.is_empty()) {
-            let status = if last.error.is_some() { RunStatus::Error } else { RunStatus::Success };
-            events.push(ConversationEvent::SubagentCompleted(SubagentCompleted {
-                conversation_id: parent.clone(),
-                tool_use_id,
-                status,
-                output: last.error.map(|error| error.message().into()),
-                duration_ms: None,
-                order,
-                timestamp,
-            }));
+            order: BlockOrder::message(created, MessageId::default()).part(PartId::new(self.id.as_str())),
+            timestamp: created.into(),
         }
-        events
+    }
+
+    /// How this session ended, if it is at rest: its error, or its last text.
+    fn result(&self) -> Option<Result<String, String>> {
+        let is_at_rest = self.active.is_empty() && (self.idle || self.has_messages());
+        if !is_at_rest {
+            return None;
+        }
+        if !self.incomplete.is_empty() {
+            return Some(Err("interrupted".to_owned()));
+        }
+        let mut steps =
+            self.messages().rev().filter_map(|message| Some((message, message.info.as_assistant()?)));
+        let Some((last, step)) = steps.next() else { return Some(Ok(String::new())) };
+        if let Some(error) = &step.error {
+            return Some(Err(error.message().to_owned()));
+        }
+        let texts = last.parts.iter().filter_map(|part| match &part.body {
+            PartBody::Text(text) => Some(text.text.as_str()),
+            _ => None,
+        });
+        Some(Ok(texts.collect::<Vec<_>>().join("\n").trim().to_owned()))
     }
 
     fn place(&self, id: &MessageId) -> Option<(Millis, MessageId)> {
@@ -380,7 +422,7 @@ impl SessionLog {
         if self.messages.get(id).is_some_and(|log| log.parts.contains_key(part)) {
             return usize::MAX;
         }
-        let kept = self.messages.values().flat_map(|log| log.early.values()).map(String::len).sum();
+        let kept = self.messages.values().flat_map(|log| log.early.values()).flatten().map(String::len).sum();
         MAX_EARLY_BYTES.saturating_sub(kept)
     }
 
@@ -401,10 +443,11 @@ impl SessionLog {
     /// Whether something may be taken in: a list may be older than a removal, an event is not.
     fn admits(&mut self, thing: &Removed, source: Source) -> bool {
         let Some(at) = self.removed.iter().position(|removed| removed == thing) else { return true };
-        if source != Source::Live {
+        let is_news = source != Source::List(Snapshot::Live);
+        if is_news {
             self.removed.remove(at);
         }
-        source != Source::Live
+        is_news
     }
 
     fn remember_removed(&mut self, thing: Removed) {
@@ -428,4 +471,20 @@ fn converter<'a>(
 ) -> Converter<'a> {
     let rest = if log.at_rest { Rest::AtRest } else { Rest::MayChange };
     Converter { conversation, options, rest }
+}
+
+fn completed(result: &Result<String, String>, spawned: &SubagentSpawned) -> ConversationEvent {
+    let (status, Ok(output) | Err(output)) = match result {
+        Ok(_) => (RunStatus::Success, result),
+        Err(_) => (RunStatus::Error, result),
+    };
+    ConversationEvent::SubagentCompleted(SubagentCompleted {
+        conversation_id: spawned.conversation_id.clone(),
+        tool_use_id: spawned.tool_use_id.clone(),
+        status,
+        output: Some(output.as_str().into()),
+        duration_ms: None,
+        order: spawned.order.clone(),
+        timestamp: spawned.timestamp,
+    })
 }

@@ -90,7 +90,7 @@ impl SessionTree {
         }
     }
 
-    /// Takes in a list of a session's messages, oldest first, as the server lists them; possibly only the newest ones.
+    /// Takes in a list of a session's messages, oldest first, as the server lists them; in full or only the newest.
     pub fn apply_messages(
         &mut self,
         session: &SessionId,
@@ -98,7 +98,7 @@ impl SessionTree {
         snapshot: Snapshot,
     ) -> Observed {
         let options = self.options;
-        self.step(session, |session, effects| session.see_list(messages, snapshot.into(), options, effects))
+        self.step(session, |session, effects| session.see_list(messages, snapshot, options, effects))
     }
 
     /// Takes in what is known about a session; if its parent belongs to the tree, so does it.
@@ -151,13 +151,15 @@ impl SessionTree {
         self.sessions.get(session).into_iter().flat_map(SessionLog::messages)
     }
 
-    /// A session's messages after `message`, in order; none if there is no such message.
-    pub fn messages_after(
+    /// The messages of the turn that `prompt` began, in order, without the prompt: everything that stands after it, and
+    /// after the first step that answers it. The two differ when the prompt was submitted again while its turn ran, since
+    /// that moves it behind what was said already.
+    pub fn turn(
         &self,
         session: &SessionId,
-        message: &MessageId,
+        prompt: &MessageId,
     ) -> impl DoubleEndedIterator<Item = &Arc<Message>> {
-        self.sessions.get(session).into_iter().flat_map(|log| log.messages_after(message))
+        self.sessions.get(session).into_iter().flat_map(|log| log.turn(prompt))
     }
 
     /// One message as it is now.
@@ -175,7 +177,7 @@ impl SessionTree {
         let mut effects = Effects::default();
         let Some(session) = self.sessions.get_mut(id) else { return effects.out };
         happen(session, &mut effects);
-        if session.parent.is_some() && session.owners.is_empty() {
+        if session.speaks_for_itself() {
             self.announce(id, &mut effects);
         }
         for claim in std::mem::take(&mut effects.claims) {
@@ -184,14 +186,11 @@ impl SessionTree {
         effects.out
     }
 
-    /// Announces a session that no task part does, before anything else is said about it.
     fn announce(&mut self, id: &SessionId, effects: &mut Effects) {
         let Some(parent) = self.parent_conversation(id) else { return };
-        let mut announcement = Effects::default();
         if let Some(session) = self.sessions.get_mut(id) {
-            session.announce(&parent, &mut announcement);
+            session.announce(&parent, effects);
         }
-        effects.out.events.splice(0..0, announcement.out.events);
     }
 
     fn adopt(&mut self, child: &SessionId, parent: &SessionId, observed: &mut Observed) {
@@ -203,9 +202,9 @@ impl SessionTree {
 
     /// A task part of `session` names a child, or no longer does.
     fn claim(&mut self, session: &SessionId, claim: Claim, effects: &mut Effects) {
-        let Claim { child, part, order } = claim;
+        let Claim { child, part, owner } = claim;
         if !self.sessions.contains_key(&child) {
-            if order.is_none() || self.deleted.contains(&child) {
+            if owner.is_none() || self.deleted.contains(&child) {
                 return;
             }
             self.adopt(&child, session, &mut effects.out);
@@ -215,14 +214,16 @@ impl SessionTree {
             // The root, or the child of another: naming it does not move it.
             return;
         }
-        match order {
-            Some(order) => log.owners.insert(part, order),
+        match owner {
+            Some(owner) => log.owners.insert(part, owner),
             None => log.owners.remove(&part),
         };
-        let owner = log.owners.iter().min_by_key(|(_, order)| *order).map(|(part, _)| part.as_str());
-        let conversation = ConversationId::new(owner.unwrap_or(child.as_str()));
+        let first = log.owners.iter().min_by_key(|(_, owner)| &owner.order).map(|(part, _)| part.as_str());
+        let conversation = ConversationId::new(first.unwrap_or(child.as_str()));
         if log.conversation != conversation {
             self.move_to(&child, conversation, effects);
+        } else if log.speaks_for_itself() {
+            self.announce(&child, effects);
         }
     }
 

@@ -128,7 +128,11 @@ impl Loaded {
                 self.events_read(events);
             }
             OpenCodeFormat::Messages => {
-                let list = Message::list_from_json(text).map_err(whole)?;
+                let mut list = Message::list_from_json(text).map_err(whole)?;
+                if list.items.is_empty() && !list.malformed.is_empty() {
+                    // Not a single message: this is something else.
+                    return Err(whole(list.malformed.swap_remove(0)));
+                }
                 for error in list.malformed {
                     malformed(None, error);
                 }
@@ -233,7 +237,7 @@ impl Loaded {
             lists.retain(|(session, messages)| {
                 let is_waiting = !tree.contains(session);
                 if !is_waiting {
-                    fold(tree.apply_messages(session, messages, Snapshot::Settled));
+                    fold(tree.apply_messages(session, messages, Snapshot::Complete));
                     fold(tree.settle(session));
                 }
                 is_waiting

@@ -3,6 +3,7 @@
 /// What the merged messages say about a turn; see [`Turn::handle`](super::Turn::handle).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub struct Facts {
     /// The prompt's user message exists; for a wait without a prompt: any user message does.
     pub exists: bool,
@@ -14,4 +15,6 @@ pub struct Facts {
     pub incomplete: usize,
     /// A tool runs somewhere in the tree, other than one that merely waits for a subagent whose messages are seen.
     pub tool_running: bool,
+    /// A subagent was sent to the background and its result has not come back: the session will run again by itself.
+    pub result_awaited: bool,
 }

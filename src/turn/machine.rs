@@ -24,6 +24,9 @@ const LOST_GRACE: Duration = Duration::from_millis(500);
 const LAST_LOOK: Duration = Duration::from_secs(5);
 /// The first pause before an unclear or undelivered submission is tried again; doubles each time.
 const RESUBMIT_PAUSE: Duration = Duration::from_millis(250);
+/// Text that is streamed during a gap is in no list until it is whole. So after a gap the sliding limit starts anew, but not
+/// more often than this without progress: a stream that keeps breaking must not keep a dead turn alive.
+const MAX_GAPS: u32 = 3;
 /// How often an unclear submission is tried again.
 const MAX_RESUBMITS: u32 = 5;
 
@@ -71,6 +74,7 @@ enum Stream {
 
 #[derive(Debug, Clone, Copy)]
 struct ReadUnderWay {
+    read: Read,
     began: Duration,
     /// The root's status had changed this often when it began: what it brings may be older than what was heard meanwhile.
     heard: u64,
@@ -105,9 +109,13 @@ pub struct Turn {
     background: bool,
     lull: Option<Lull>,
     error: Option<MessageError>,
+    /// Submissions that an error was reported after.
+    failures: u32,
     submissions: u32,
     kicks: u32,
     started_at: Duration,
+    /// Gaps in the stream since the last progress.
+    gaps: u32,
     last_progress: Duration,
     last_heard: Duration,
     retrying_since: Option<Duration>,
@@ -142,9 +150,11 @@ impl Turn {
             background: false,
             lull: None,
             error: None,
+            failures: 0,
             submissions: 0,
             kicks: 0,
             started_at: now,
+            gaps: 0,
             last_progress: now,
             last_heard: now,
             retrying_since: None,
@@ -230,6 +240,10 @@ impl Turn {
                 self.last_heard = now;
                 if matches!(self.stream, Stream::Lost) {
                     self.want(Read { messages: true, status: true, tree: true });
+                    if self.gaps < MAX_GAPS {
+                        self.gaps += 1;
+                        self.last_progress = now;
+                    }
                 }
                 self.stream = Stream::Open;
             }
@@ -253,6 +267,7 @@ impl Turn {
             Input::SessionError(error) => {
                 self.last_heard = now;
                 self.hinted = true;
+                self.failures += u32::from(self.error.is_none());
                 self.error = Some(error);
             }
             Input::SessionGone => self.finish(Ended::SessionGone, actions),
@@ -262,6 +277,8 @@ impl Turn {
                 self.read_after = now + POLL_INTERVAL;
                 if let Some(read) = self.read.take() {
                     self.looked(read);
+                    // What was to be read is still to be read.
+                    self.want(read.read);
                 }
             }
             Input::HumanAsked(request) => {
@@ -289,6 +306,7 @@ impl Turn {
         if progress {
             self.progressed += 1;
             self.last_progress = now;
+            self.gaps = 0;
             self.retrying_since = None;
             self.expiry = None;
             self.silence_polls = 0;
@@ -317,8 +335,9 @@ impl Turn {
                     self.phase = Phase::Waiting;
                 }
             }
-            // A failed kick shows itself: the session stays as it is, and the next one is due in its time.
-            _ if self.phase != Phase::Submitting => {}
+            // A kick that may not have arrived does not count, and shows itself: the session stays as it is, and the next
+            // one is due in its time.
+            _ if self.phase != Phase::Submitting => self.kicks = self.kicks.saturating_sub(1),
             Delivery::Rejected => {
                 self.delivery = delivery;
                 self.finish(Ended::NotDelivered(delivery), actions);
@@ -456,10 +475,13 @@ impl Turn {
             }
             (Quiet::NotStarted, Goal::Answer) => {
                 let aborted = self.error.as_ref().is_some_and(MessageError::is_aborted);
-                let failed_again = self.error.is_some() && self.kicks > 0;
+                // One error may be a late word of the turn before; an error after each of two submissions is not.
+                let failed_again = self.error.is_some() && self.failures > 1;
                 // With a newer prompt in the session, submitting this one again would run it out of order.
                 let stale = self.facts.exists && !self.facts.newest;
-                if aborted || failed_again || stale || self.kicks >= self.options.max_kicks {
+                let enough = self.kicks >= self.options.max_kicks
+                    || self.submissions > self.options.max_kicks.saturating_add(MAX_RESUBMITS);
+                if aborted || failed_again || stale || enough {
                     self.finish(Ended::NotStarted { error: self.error.clone() }, actions);
                 } else {
                     self.kicks += 1;
@@ -499,7 +521,7 @@ impl Turn {
     fn due(&self, lull: Lull) -> Duration {
         let grace = match lull.quiet {
             // The root will run again to take in the subagent's result.
-            Quiet::Settled if self.background => self.options.settle_grace,
+            Quiet::Settled if self.background || self.facts.result_awaited => self.options.settle_grace,
             Quiet::Settled => Duration::ZERO,
             Quiet::Incomplete => self.options.settle_grace,
             Quiet::NotStarted if self.hinted => {
@@ -608,7 +630,8 @@ impl Turn {
         }
         if self.wanted != Read::default() {
             let read = std::mem::take(&mut self.wanted);
-            self.read = Some(ReadUnderWay { began: now, heard: self.heard, progressed: self.progressed });
+            self.read =
+                Some(ReadUnderWay { read, began: now, heard: self.heard, progressed: self.progressed });
             actions.push(Action::Read(read));
         }
     }

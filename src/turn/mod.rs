@@ -21,3 +21,5 @@ pub use protocol::{Action, Activity, Delivery, Ended, Goal, Input, Read, Stop, T
 
 #[cfg(test)]
 mod machine_tests;
+#[cfg(test)]
+mod simulation;

@@ -1,6 +1,6 @@
 //! Decoding with a place: which element, which field, what was wrong.
 
-use std::{borrow::Cow, fmt};
+use std::fmt;
 
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
@@ -14,7 +14,7 @@ const SNIPPET_BYTES: usize = 200;
 #[derive(thiserror::Error)]
 #[error("malformed {what} at `{path}`")]
 pub struct DecodeError {
-    what: Cow<'static, str>,
+    what: String,
     path: String,
     snippet: String,
     source: serde_json::Error,
@@ -23,7 +23,7 @@ pub struct DecodeError {
 impl DecodeError {
     /// An error that the JSON itself does not show.
     pub(super) fn custom(what: &'static str, place: Place<'_>, json: &str, reason: &str) -> Self {
-        locate(what.into(), place, ".", json, serde::de::Error::custom(reason))
+        locate(what, place, ".", json, serde::de::Error::custom(reason))
     }
 
     /// What was being decoded: `message`, `part`, `message.updated` …
@@ -90,7 +90,7 @@ impl fmt::Display for Place<'_> {
 
 /// Decodes `json`, which stands at `place`. Only a failure pays for finding its path.
 pub(super) fn decode<'de, T: Deserialize<'de>>(
-    what: impl Into<Cow<'static, str>>,
+    what: &str,
     place: Place<'_>,
     json: &'de str,
 ) -> Result<T, DecodeError> {
@@ -98,22 +98,16 @@ pub(super) fn decode<'de, T: Deserialize<'de>>(
         let mut deserializer = serde_json::Deserializer::from_str(json);
         match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
             // The value alone is fine, so what follows it is not.
-            Ok(_) => locate(what.into(), place, ".", json, error),
+            Ok(_) => locate(what, place, ".", json, error),
             Err(located) => {
                 let path = located.path().to_string();
-                locate(what.into(), place, &path, json, located.into_inner())
+                locate(what, place, &path, json, located.into_inner())
             }
         }
     })
 }
 
-fn locate(
-    what: Cow<'static, str>,
-    place: Place<'_>,
-    path: &str,
-    json: &str,
-    source: serde_json::Error,
-) -> DecodeError {
+fn locate(what: &str, place: Place<'_>, path: &str, json: &str, source: serde_json::Error) -> DecodeError {
     let outer = place.to_string();
     let path = match (outer.as_str(), path) {
         ("", path) => path.to_owned(),
@@ -122,7 +116,23 @@ fn locate(
         (_, path) => format!("{outer}.{path}"),
     };
     let end = (0..=json.len().min(SNIPPET_BYTES)).rev().find(|&at| json.is_char_boundary(at));
-    DecodeError { what, path, snippet: json[..end.unwrap_or(0)].to_owned(), source }
+    DecodeError {
+        what: what.to_owned(),
+        path,
+        snippet: json[..end.unwrap_or(0)].to_owned(),
+        source: without_value(source),
+    }
+}
+
+/// Serde quotes the string it did not expect, which may be a prompt or a tool's output.
+fn without_value(error: serde_json::Error) -> serde_json::Error {
+    let text = error.to_string();
+    match (text.find("string \""), text.rfind("\", expected ")) {
+        (Some(start), Some(end)) if start < end => {
+            serde::de::Error::custom(format_args!("{}string{}", &text[..start], &text[end + 1..]))
+        }
+        (_, _) => error,
+    }
 }
 
 /// Decodes each element on its own with `element`.

@@ -236,6 +236,7 @@ impl ServerEvent {
     pub fn from_json(json: &str) -> Result<Self, DecodeError> {
         /// On the global stream everything else is inside `payload`.
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct Envelope<'a> {
             #[serde(default)]
             id: Option<String>,
@@ -249,6 +250,7 @@ impl ServerEvent {
             payload: Option<&'a RawValue>,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct Tagged<'a> {
             #[serde(borrow, rename = "type")]
             kind: Cow<'a, str>,
@@ -276,11 +278,13 @@ impl ServerEvent {
 impl EventPayload {
     fn decode(kind: &str, place: Place<'_>, json: &str) -> Result<Self, DecodeError> {
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct WithInfo<'a> {
             #[serde(borrow)]
             info: &'a RawValue,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct WithPart<'a> {
             #[serde(borrow)]
             part: &'a RawValue,
@@ -288,11 +292,13 @@ impl EventPayload {
             delta: Option<String>,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct OfSession {
             #[serde(rename = "sessionID")]
             session: SessionId,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct OfMessage {
             #[serde(rename = "sessionID")]
             session: SessionId,
@@ -300,6 +306,7 @@ impl EventPayload {
             message: MessageId,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct OfPart {
             #[serde(flatten)]
             of: OfMessage,
@@ -307,6 +314,7 @@ impl EventPayload {
             part: PartId,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct OfRequest {
             #[serde(rename = "sessionID")]
             session: SessionId,
@@ -314,12 +322,14 @@ impl EventPayload {
             request: RequestId,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct Status {
             #[serde(rename = "sessionID")]
             session_id: SessionId,
             status: SessionStatus,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct Failure {
             #[serde(rename = "sessionID", default)]
             session_id: Option<SessionId>,
@@ -327,22 +337,22 @@ impl EventPayload {
             error: Option<MessageError>,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct Disposed {
             #[serde(default)]
             directory: String,
         }
         fn info<'a>(kind: &str, place: Place<'_>, json: &'a str) -> Result<&'a str, DecodeError> {
-            decode::<WithInfo<'a>>(kind.to_owned(), place, json).map(|with| with.info.get())
+            decode::<WithInfo<'a>>(kind, place, json).map(|with| with.info.get())
         }
 
-        let what = || kind.to_owned();
-        let session = || decode::<OfSession>(what(), place, json).map(|of| of.session);
-        let request = || decode::<OfRequest>(what(), place, json);
+        let session = || decode::<OfSession>(kind, place, json).map(|of| of.session);
+        let request = || decode::<OfRequest>(kind, place, json);
         let info_place = Place::Field(&place, "info");
         Ok(match kind {
-            "message.part.delta" => Self::PartDelta(decode(what(), place, json)?),
+            "message.part.delta" => Self::PartDelta(decode(kind, place, json)?),
             "message.part.updated" => {
-                let with: WithPart<'_> = decode(what(), place, json)?;
+                let with: WithPart<'_> = decode(kind, place, json)?;
                 let part = Part::decode(Place::Field(&place, "part"), with.part.get())?;
                 Self::PartUpdated { part, delta: with.delta }
             }
@@ -350,32 +360,32 @@ impl EventPayload {
                 Self::MessageUpdated(MessageInfo::decode(info_place, info(kind, place, json)?)?)
             }
             "message.removed" => {
-                let OfMessage { session, message } = decode(what(), place, json)?;
+                let OfMessage { session, message } = decode(kind, place, json)?;
                 Self::MessageRemoved { session_id: session, message_id: message }
             }
             "message.part.removed" => {
-                let OfPart { of, part } = decode(what(), place, json)?;
+                let OfPart { of, part } = decode(kind, place, json)?;
                 Self::PartRemoved { session_id: of.session, message_id: of.message, part_id: part }
             }
-            "session.created" => Self::SessionCreated(decode(what(), info_place, info(kind, place, json)?)?),
-            "session.updated" => Self::SessionUpdated(decode(what(), info_place, info(kind, place, json)?)?),
-            "session.deleted" => Self::SessionDeleted(decode(what(), info_place, info(kind, place, json)?)?),
+            "session.created" => Self::SessionCreated(decode(kind, info_place, info(kind, place, json)?)?),
+            "session.updated" => Self::SessionUpdated(decode(kind, info_place, info(kind, place, json)?)?),
+            "session.deleted" => Self::SessionDeleted(decode(kind, info_place, info(kind, place, json)?)?),
             "session.status" => {
-                let Status { session_id, status } = decode(what(), place, json)?;
+                let Status { session_id, status } = decode(kind, place, json)?;
                 Self::SessionStatus { session_id, status }
             }
             "session.idle" => Self::SessionIdle { session_id: session()? },
             "session.error" => {
-                let Failure { session_id, error } = decode(what(), place, json)?;
+                let Failure { session_id, error } = decode(kind, place, json)?;
                 Self::SessionError { session_id, error }
             }
             "session.compacted" => Self::SessionCompacted { session_id: session()? },
-            "permission.asked" | "permission.updated" => Self::PermissionAsked(decode(what(), place, json)?),
+            "permission.asked" | "permission.updated" => Self::PermissionAsked(decode(kind, place, json)?),
             "permission.replied" => {
                 let OfRequest { session: session_id, request: request_id } = request()?;
                 Self::PermissionReplied { session_id, request_id }
             }
-            "question.asked" => Self::QuestionAsked(decode(what(), place, json)?),
+            "question.asked" => Self::QuestionAsked(decode(kind, place, json)?),
             "question.replied" | "question.rejected" => {
                 let OfRequest { session: session_id, request: request_id } = request()?;
                 Self::QuestionClosed { session_id, request_id }
@@ -383,9 +393,9 @@ impl EventPayload {
             "server.connected" => Self::ServerConnected,
             "server.heartbeat" => Self::ServerHeartbeat,
             "server.instance.disposed" => {
-                Self::InstanceDisposed { directory: decode::<Disposed>(what(), place, json)?.directory }
+                Self::InstanceDisposed { directory: decode::<Disposed>(kind, place, json)?.directory }
             }
-            _ => Self::Unknown { kind: what(), properties: decode(what(), place, json)? },
+            _ => Self::Unknown { kind: kind.to_owned(), properties: decode(kind, place, json)? },
         })
     }
 

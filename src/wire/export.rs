@@ -60,6 +60,7 @@ impl SessionExport {
         malformed: &mut Vec<DecodeError>,
     ) -> Result<Self, DecodeError> {
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct Raw<'a> {
             #[serde(borrow, default)]
             info: Option<&'a RawValue>,

@@ -90,7 +90,7 @@ wire_struct! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<MessageError>,
         /// What it cost.
-        #[serde(default)]
+        #[serde(default, serialize_with = "super::number::write")]
         cost: f64,
         /// What it used.
         #[serde(default)]
@@ -122,13 +122,13 @@ wire_struct! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         total: Option<u64>,
         /// Read by the model, without the cached ones.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "super::number::count")]
         input: u64,
         /// Written by the model.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "super::number::count")]
         output: u64,
         /// Thought by the model.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "super::number::count")]
         reasoning: u64,
         /// Cached.
         #[serde(default)]
@@ -138,10 +138,10 @@ wire_struct! {
     /// Tokens in the provider's cache.
     TokenCache {
         /// Read from it.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "super::number::count")]
         read: u64,
         /// Written to it.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "super::number::count")]
         write: u64,
     }
 }
@@ -252,11 +252,13 @@ impl MessageInfo {
 
     pub(super) fn decode(place: Place<'_>, json: &str) -> Result<Self, DecodeError> {
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct Head<'a> {
             #[serde(borrow)]
             role: Cow<'a, str>,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct Rest {
             id: MessageId,
             #[serde(rename = "sessionID")]
@@ -317,6 +319,7 @@ impl Message {
         malformed: &mut Vec<DecodeError>,
     ) -> Result<Self, DecodeError> {
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct Raw<'a> {
             #[serde(borrow)]
             info: &'a RawValue,

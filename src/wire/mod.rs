@@ -11,6 +11,7 @@ mod decode;
 mod event;
 mod export;
 mod message;
+mod number;
 mod part;
 mod request;
 mod session;
@@ -27,6 +28,7 @@ pub use message::{
     AssistantMessage, Message, MessageError, MessageInfo, MessageTime, ModelRef, TokenCache, Tokens,
     UnknownMessage, UserMessage,
 };
+pub(crate) use number::write as write_number;
 pub use part::{
     AgentPart, CompactionPart, FilePart, Part, PartBody, PartTime, PatchPart, ReasoningPart, RetryPart,
     SnapshotPart, StepFinishPart, StepStartPart, SubtaskPart, TextPart, ToolPart, ToolState, ToolStatus,

@@ -240,7 +240,7 @@ wire_struct! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         snapshot: Option<String>,
         /// What it cost.
-        #[serde(default)]
+        #[serde(default, serialize_with = "super::number::write")]
         cost: f64,
         /// What it used.
         #[serde(default)]
@@ -345,6 +345,13 @@ impl ToolPart {
         self.tool == "task"
     }
 
+    /// Whether the call started a subagent and returned at once, while the subagent works on.
+    pub fn is_background_task(&self) -> bool {
+        let metadata = self.state.metadata.as_ref();
+        let is_background = metadata.and_then(|metadata| metadata.get("background")).and_then(Value::as_bool);
+        self.is_task() && self.state.status == ToolStatus::Completed && is_background == Some(true)
+    }
+
     /// The session of the subagent that this call started, if it is such a call.
     ///
     /// The call's metadata names it; a failed call may have lost them, and then the text does.
@@ -374,6 +381,7 @@ fn session_in_text(text: &str) -> Option<SessionId> {
 
 /// What all parts have in common.
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct Head<'a> {
     id: PartId,
     #[serde(rename = "sessionID")]

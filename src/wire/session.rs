@@ -198,11 +198,13 @@ impl SessionStatus {
     /// If it is malformed.
     pub fn from_json(json: &str) -> Result<Self, DecodeError> {
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct Head<'a> {
             #[serde(borrow, rename = "type")]
             kind: Cow<'a, str>,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "an object")]
         struct Retry {
             #[serde(default)]
             attempt: u32,

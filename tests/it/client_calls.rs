@@ -478,7 +478,7 @@ async fn an_answer_may_take_its_time_where_the_call_says_so() {
         r#"{"info":{"id":"msg_2","sessionID":"ses_1","role":"assistant","time":{"created":1}},"parts":[]}"#;
     let (message, ()) =
         tokio::join!(soon(client.prompt_blocking(&id, &prompt, Duration::from_secs(20))), async {
-            live.accept().await.answer("200 OK", "content-type: application/json\r\n", body).await
+            live.accept().await.answer("200 OK", "content-type: application/json\r\n", body).await;
         },);
     assert_eq!(message.unwrap().info.id().as_str(), "msg_2");
 }

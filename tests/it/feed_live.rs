@@ -279,8 +279,9 @@ async fn fifty_thousand_events_in_one_chunk_arrive_in_order() {
     let client = server.client(quick());
     let mut subscription = client.subscribe(&session("ses_1"));
     let mut connection = server.accept_events().await;
-    let events: String =
-        (0..COUNT).map(|count| format!("data: {}\n\n", delta("ses_1", &count.to_string()))).collect();
+    let events: String = (0..COUNT)
+        .flat_map(|count| ["data: ".into(), delta("ses_1", &count.to_string()), "\n\n".into()])
+        .collect();
     tokio::join!(connection.chunk(events.as_bytes()), async {
         assert_eq!(next(&mut subscription).await, "connected");
         for count in 0..COUNT {

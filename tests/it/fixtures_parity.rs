@@ -8,6 +8,7 @@ use std::{
 use opencode_conductor::{
     OpenCodeOptions, SessionConversationState, Transcript, parse_opencode, wire::Decoded, wire::SessionInfo,
 };
+use serde_json::Value;
 
 /// One recording.
 pub(crate) struct Fixture {
@@ -16,7 +17,8 @@ pub(crate) struct Fixture {
     /// Root first.
     pub(crate) lists: Vec<String>,
     pub(crate) sessions: Vec<SessionInfo>,
-    pub(crate) dir: PathBuf,
+    pub(crate) sessions_json: Vec<Value>,
+    pub(crate) export: Option<String>,
 }
 
 pub(crate) fn fixtures() -> Vec<Fixture> {
@@ -28,25 +30,27 @@ pub(crate) fn fixtures() -> Vec<Fixture> {
         .collect();
     dirs.sort();
     assert!(dirs.len() >= 15, "only {} fixtures", dirs.len());
-    dirs.into_iter().map(Fixture::read).collect()
+    dirs.iter().map(|dir| Fixture::read(dir)).collect()
 }
 
 impl Fixture {
-    fn read(dir: PathBuf) -> Self {
+    fn read(dir: &Path) -> Self {
         let read = |path: PathBuf| {
             fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
         };
         let mut lists: Vec<PathBuf> =
             fs::read_dir(dir.join("messages")).unwrap().map(|entry| entry.unwrap().path()).collect();
         lists.sort();
-        let sessions = Decoded::from_json("session", &read(dir.join("sessions.json"))).unwrap();
+        let sessions_json = read(dir.join("sessions.json"));
+        let sessions = Decoded::from_json("session", &sessions_json).unwrap();
         assert!(sessions.malformed.is_empty());
         Self {
             name: dir.file_name().unwrap().to_string_lossy().into_owned(),
             events: read(dir.join("events.sse")),
             lists: lists.into_iter().map(read).collect(),
             sessions: sessions.items,
-            dir,
+            sessions_json: serde_json::from_str(&sessions_json).unwrap(),
+            export: fs::read_to_string(dir.join("export.json")).ok(),
         }
     }
 

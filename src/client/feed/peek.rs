@@ -93,7 +93,7 @@ struct ToolState<'a> {
 
 #[derive(Deserialize)]
 struct Metadata<'a> {
-    #[serde(rename = "sessionId", default)]
+    #[serde(rename = "sessionId", alias = "sessionID", default)]
     session: Option<&'a str>,
 }
 

@@ -1,0 +1,235 @@
+//! Folds recorded sessions and shows the conversation.
+//!
+//! ```sh
+//! cargo run --example replay -- fixtures/subagent/events.sse
+//! cargo run --example replay -- fixtures/subagent/messages/*.json --markdown
+//! cargo run --example replay -- fixtures/plain/export.json --json
+//! ```
+
+#![expect(clippy::print_stderr, reason = "this is what a command-line program does")]
+
+use std::{env, error::Error, fs, io::Write, process::ExitCode};
+
+use opencode_conductor::{
+    BlockBody, BlockStatus, OpenCodeFormat, OpenCodeOptions, RunStatus, SessionConversationState, SessionId,
+    Thread, TranscriptError,
+    markdown::{self, MarkdownOptions},
+    parse_opencode,
+};
+
+const USAGE: &str = "usage: replay FILE… [--format opencode-events|opencode-messages|opencode-export|auto] \
+                     [--session ID] [--json|--markdown]";
+
+enum Output {
+    Terminal,
+    Json,
+    Markdown,
+}
+
+struct Arguments {
+    files: Vec<String>,
+    options: OpenCodeOptions,
+    output: Output,
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("replay: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run() -> Result<(), String> {
+    let Arguments { files, options, output } = arguments(env::args().skip(1))?;
+    let mut documents = Vec::new();
+    for file in &files {
+        let bytes = fs::read(file).map_err(|error| format!("{file}: {error}"))?;
+        let text = String::from_utf8(bytes).map_err(|error| format!("{file}: {error}"))?;
+        documents.push(text);
+    }
+    let texts: Vec<&str> = documents.iter().map(String::as_str).collect();
+    let transcript = parse_opencode(&texts, &options).map_err(|error| match &error {
+        TranscriptError::Unrecognised { document } | TranscriptError::Malformed { document, .. } => {
+            format!("{}: {}", files[*document], with_causes(&error))
+        }
+        _ => with_causes(&error),
+    })?;
+    for malformed in &transcript.malformed {
+        eprintln!("replay: {}: {}", files[malformed.document], with_causes(malformed));
+    }
+    let text = match output {
+        Output::Json => serde_json::to_string(&transcript.state).map_err(|error| error.to_string())? + "\n",
+        Output::Markdown => markdown::render(&transcript.state, &MarkdownOptions::default()),
+        Output::Terminal => Terminal::new().render(&transcript.state),
+    };
+    // A reader that has seen enough, such as `head`, is no failure.
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.to_string()),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn arguments(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
+    let mut arguments =
+        Arguments { files: Vec::new(), options: OpenCodeOptions::default(), output: Output::Terminal };
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value; {USAGE}"));
+        match word.as_str() {
+            "--format" => {
+                let format = match value()?.as_str() {
+                    "auto" => OpenCodeFormat::Auto,
+                    "opencode-events" => OpenCodeFormat::Events,
+                    "opencode-messages" => OpenCodeFormat::Messages,
+                    "opencode-export" => OpenCodeFormat::Export,
+                    other => return Err(format!("unknown format {other:?}; {USAGE}")),
+                };
+                arguments.options = arguments.options.with_format(format);
+            }
+            "--session" => arguments.options = arguments.options.with_session(SessionId::new(value()?)),
+            "--json" => arguments.output = Output::Json,
+            "--markdown" => arguments.output = Output::Markdown,
+            option if option.starts_with("--") => return Err(format!("unknown option {option}; {USAGE}")),
+            _ => arguments.files.push(word),
+        }
+    }
+    if arguments.files.is_empty() {
+        return Err(format!("no file given; {USAGE}"));
+    }
+    Ok(arguments)
+}
+
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text.replace('\n', " ")
+}
+
+/// The coloured view; plain if `NO_COLOR` is set.
+struct Terminal {
+    is_plain: bool,
+    text: String,
+}
+
+const DIM: &str = "2";
+const BOLD: &str = "1";
+const RED: &str = "31";
+const GREEN: &str = "32";
+const YELLOW: &str = "33";
+const BLUE: &str = "34";
+const MAGENTA: &str = "35";
+const CYAN: &str = "36";
+
+/// How many lines of a tool's output are shown.
+const MAX_LINES: usize = 12;
+
+/// Deeper subagents are only named; a conversation folded from arbitrary events could even contain itself.
+const MAX_DEPTH: usize = 16;
+
+impl Terminal {
+    fn new() -> Self {
+        Self { is_plain: env::var_os("NO_COLOR").is_some(), text: String::new() }
+    }
+
+    fn render(mut self, state: &SessionConversationState) -> String {
+        self.thread(state, state.blocks(), 0);
+        let usage = state.total_usage();
+        let model = state.metadata().model().map_or("", |model| model);
+        let line = format!("{} tokens · cost {} · {model}", usage.tokens.total(), usage.cost);
+        self.line(0, DIM, &line);
+        self.text
+    }
+
+    fn thread(&mut self, state: &SessionConversationState, thread: &Thread, depth: usize) {
+        for block in thread.iter() {
+            let open = if block.status == BlockStatus::Pending { " …" } else { "" };
+            match &block.body {
+                BlockBody::UserMessage { content, parts } => {
+                    self.line(depth, CYAN, &format!("❯ {}", content.as_str().trim()));
+                    for part in parts {
+                        let json = serde_json::to_string(part).unwrap_or_default();
+                        self.line(depth + 1, DIM, &format!("+ {json}"));
+                    }
+                }
+                BlockBody::AssistantText { content, .. } => {
+                    self.line(depth, "", &format!("{}{open}", content.as_str().trim()));
+                }
+                BlockBody::Thinking { content, .. } => {
+                    self.line(depth, DIM, &format!("· {}{open}", content.as_str().trim()));
+                }
+                BlockBody::ToolUse { name, title, input, tool_status, .. } => {
+                    let what = title.as_deref().map_or_else(|| input.to_string(), str::to_owned);
+                    let colour = status_colour(*tool_status);
+                    self.line(depth, colour, &format!("⏺ {name} {}{open}", first_line(&what)));
+                }
+                BlockBody::ToolResult { output, is_error, .. } => {
+                    let colour = if *is_error { RED } else { DIM };
+                    self.line(depth + 1, colour, &shortened(&output.as_str()));
+                }
+                BlockBody::System { content } => self.line(depth, BLUE, &format!("─ {content}")),
+                BlockBody::Error { content } => self.line(depth, RED, &format!("✗ {content}")),
+                BlockBody::Subagent(subagent) => {
+                    let what = subagent.description.as_deref().unwrap_or_default();
+                    let line = format!("⏵ {} {what}{open}", subagent.name);
+                    self.line(depth, status_colour(subagent.subagent_status), &line);
+                    if let Some(below) = state.subagent(&subagent.tool_use_id)
+                        && depth < MAX_DEPTH
+                    {
+                        self.thread(state, &below.blocks, depth + 1);
+                    }
+                    if let Some(output) = &subagent.output {
+                        self.line(depth + 1, BOLD, &format!("⏴ {}", shortened(&output.as_str())));
+                    }
+                }
+                // A kind that a later version may add.
+                other => self.line(depth, DIM, &format!("? {other:?}")),
+            }
+        }
+    }
+
+    fn line(&mut self, depth: usize, colour: &str, text: &str) {
+        for line in text.lines() {
+            self.text.push_str(&"  ".repeat(depth));
+            // What a model or a tool wrote must not steer the terminal.
+            let line: String = line.chars().filter(|c| !c.is_control() || *c == '\t').collect();
+            if self.is_plain || colour.is_empty() {
+                self.text.push_str(&line);
+            } else {
+                self.text.extend(["\u{1b}[", colour, "m", &line, "\u{1b}[0m"]);
+            }
+            self.text.push('\n');
+        }
+    }
+}
+
+fn status_colour(status: RunStatus) -> &'static str {
+    match status {
+        RunStatus::Success => GREEN,
+        RunStatus::Error => RED,
+        RunStatus::Running => YELLOW,
+        _ => MAGENTA,
+    }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+fn shortened(text: &str) -> String {
+    let total = text.lines().count();
+    let mut shown: Vec<&str> = text.lines().take(MAX_LINES).collect();
+    let more = format!("… {} more lines", total.saturating_sub(MAX_LINES));
+    if total > MAX_LINES {
+        shown.push(&more);
+    }
+    shown.join("\n")
+}
