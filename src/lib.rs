@@ -1,29 +1,55 @@
 //! Runs coding tasks on `OpenCode` and tells the truth about how they ended.
 
+#[cfg(feature = "client")]
+mod client;
 mod conversation;
 pub mod convert;
+mod error;
 mod ids;
+#[cfg(feature = "client")]
+mod manager;
 pub mod markdown;
 mod observe;
+#[cfg(feature = "client")]
+mod server;
 #[cfg(feature = "test-util")]
 pub mod test_util;
 mod time;
 mod transcript;
+pub mod turn;
 pub mod wire;
 
+#[cfg(feature = "client")]
+pub use client::{
+    ApiError, ApiErrorKind, ClientBuilder, ClientStatistics, Cursor, Directory, DirectoryClient, FeedLoss,
+    FeedOptions, FeedSignal, GoneReason, MessageList, MessagePage, Method, OpenCodeClient, RawAnswer,
+    RawRequest, ResyncReason, ServerAnswer, SessionFilter, Subscription,
+};
 pub use conversation::{
     BlockBody, BlockOrder, BlockStatus, BlockText, Change, ContentPart, ConversationBlock, ConversationEvent,
     ConversationMetadata, MessageUsage, Metadata, RunStatus, SessionConversationState, SubagentBlock,
     SubagentCompleted, SubagentSpawned, SubagentState, Thread, TokenUsage, Usage, reduce_session_event,
     reduce_with_changes,
 };
+pub use error::InvalidInput;
 pub use ids::{
     AgentId, BlockId, CallId, ConversationId, MessageId, PartId, ProjectId, RequestId, SessionId, TaskId,
     ToolUseId,
 };
+#[cfg(feature = "client")]
+pub use manager::{
+    AbortReport, AttachmentError, Completion, ConversationManager, ConversationSessionMeta,
+    CreateTaskSession, IdleOutcome, JsonAnswerError, ManagerBuilder, PermissionDecision, PermissionHandler,
+    PermissionPolicy, Prompt, PromptError, PromptExecutionResult, PromptInput, PromptSubmission,
+    QuestionDecision, QuestionHandler, QuestionPolicy, RunningPrompt, SessionError, TurnFailed, Update,
+    Updates, WhenBusy, resolve_prompt_model,
+};
 pub use observe::{Observed, SessionTree, Snapshot, message_signature};
+#[cfg(feature = "client")]
+pub use server::{LaunchError, LaunchOptions, OpenCodeServer, RestartPolicy, ServerExit, ServerState};
 pub use time::{InvalidTimestamp, Millis, Timestamp};
 pub use transcript::{
     Architecture, Malformed, OpenCodeFormat, OpenCodeOptions, Transcript, TranscriptError, parse_opencode,
     parse_transcript,
 };
+pub use turn::{Delivery, Limit, TimeoutAction, WaitOptions};

@@ -1,6 +1,6 @@
 //! Records the sessions in `fixtures/` from real servers, offline, with a scripted model.
 //!
-//! `cargo run --all-features --example record_fixtures -- [--opencode PATH] [--old PATH]... [--only NAME] [--out DIR]`
+//! `cargo run --example record_fixtures -- [--opencode PATH] [--old PATH]... [--only NAME] [--out DIR]`
 //!
 //! `--opencode` (default: `OPENCODE_BIN`, else `opencode` on the `PATH`) plays every scenario; each `--old` names an
 //! older executable, which plays the basic ones into directories that begin with its version. `--only` picks the

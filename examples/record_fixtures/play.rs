@@ -3,25 +3,14 @@
 use std::fs;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use opencode_conductor::test_util::Step;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::stage::{Stage, prompt};
+use crate::stage::{Stage, bash, prompt, task, tool};
 
 /// A one-pixel image.
 const PIXEL: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
-
-fn tool(name: &str, args: &Value) -> Value {
-    json!({"name": name, "args": args})
-}
-
-fn bash(command: &str) -> Value {
-    tool("bash", &json!({"command": command, "description": "a command"}))
-}
-
-fn task(description: &str, prompt: &str) -> Value {
-    tool("task", &json!({"description": description, "prompt": prompt, "subagent_type": "general"}))
-}
 
 /// Whether this is a running bash that has said so.
 fn has_begun(part: &Value) -> bool {
@@ -174,7 +163,11 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             stage.wait_for("session.error", |_| true).await;
             return;
         }
-        "compaction_answer" => {
+        "compaction_answer" | "compaction_failed" => {
+            if name == "compaction_failed" {
+                stage.model.set_compaction(Step::error(400));
+                stage.note("the model answers 400 to compaction");
+            }
             let usage = json!({"prompt_tokens": 95000, "completion_tokens": 10, "total_tokens": 95010});
             stage.script("Fill it.", json!([{"text": "The answer.", "usage": usage}])).await;
         }

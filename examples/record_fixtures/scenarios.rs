@@ -55,6 +55,10 @@ pub(crate) const ALL: &[Scenario] = &[
         "compaction_answer",
         "The usage of the final answer fills the context: a second answer follows.",
     ),
+    scenario(
+        "compaction_failed",
+        "As before, but the provider refuses to compact: an error after the answer.",
+    ),
     scenario("compaction_overflow", "The provider says the context is too long: compaction, then a replay."),
     scenario("compaction_manual", "POST /session/{id}/summarize between two turns."),
     scenario("permission_allowed", "bash asks, the answer is once.").configured(asking),

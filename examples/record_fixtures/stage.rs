@@ -250,6 +250,7 @@ impl Stage {
             "about": scenario.about, "server": self.version, "config": (scenario.config)(),
             "env": scenario.env.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>(),
             "done": self.log,
+            "modelCalls": self.model.calls().iter().map(|call| format!("{:?} {}", call.kind, call.step)).collect::<Vec<_>>(),
         });
         let about = serde_json::to_string_pretty(&about).expect("plain data") + "\n";
         self.write(&directory.join("about.json"), &about);
@@ -280,6 +281,19 @@ impl Stage {
 pub(crate) fn prompt(words: &str, steps: Value) -> String {
     let steps: Vec<Step> = serde_json::from_value(steps).expect("a script");
     Script::new(steps).prompt(words)
+}
+
+/// A step's tool call.
+pub(crate) fn tool(name: &str, args: &Value) -> Value {
+    json!({"name": name, "args": args})
+}
+
+pub(crate) fn bash(command: &str) -> Value {
+    tool("bash", &json!({"command": command, "description": "a command"}))
+}
+
+pub(crate) fn task(description: &str, prompt: &str) -> Value {
+    tool("task", &json!({"description": description, "prompt": prompt, "subagent_type": "general"}))
 }
 
 async fn read_lines(response: Response, lines: watch::Sender<Vec<String>>) {

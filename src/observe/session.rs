@@ -42,6 +42,8 @@ pub(super) struct SessionLog {
     about: Option<About>,
     messages: HashMap<MessageId, MessageLog>,
     order: BTreeSet<(Millis, MessageId)>,
+    /// Where the first step stands that answers a prompt.
+    first_steps: HashMap<MessageId, (Millis, MessageId)>,
     /// Messages of which only parts were seen, oldest first.
     early: VecDeque<MessageId>,
     /// Steps that are not complete.
@@ -80,6 +82,7 @@ impl SessionLog {
             about: None,
             messages: HashMap::new(),
             order: BTreeSet::new(),
+            first_steps: HashMap::new(),
             early: VecDeque::new(),
             incomplete: BTreeSet::new(),
             active: BTreeSet::new(),
@@ -94,14 +97,11 @@ impl SessionLog {
         self.order.iter().filter_map(|(_, id)| self.messages.get(id)?.view())
     }
 
-    /// The messages after this one, in order; none if there is no such message.
-    pub(super) fn messages_after(&self, id: &MessageId) -> impl DoubleEndedIterator<Item = &Arc<Message>> {
-        let from = self.place(id).map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-        let known = matches!(from, std::ops::Bound::Excluded(_));
-        self.order
-            .range((from, std::ops::Bound::Unbounded))
-            .filter(move |_| known)
-            .filter_map(|(_, id)| self.messages.get(id)?.view())
+    /// The messages of the turn that a prompt began, in order, without the prompt; see [`SessionTree::turn`].
+    pub(super) fn turn(&self, prompt: &MessageId) -> impl DoubleEndedIterator<Item = &Arc<Message>> {
+        let from = self.place(prompt).into_iter().chain(self.first_steps.get(prompt).cloned()).min();
+        let range = from.into_iter().flat_map(|from| self.order.range(from..));
+        range.filter(move |(_, id)| id != prompt).filter_map(|(_, id)| self.messages.get(id)?.view())
     }
 
     pub(super) fn message(&self, id: &MessageId) -> Option<&Arc<Message>> {
@@ -170,6 +170,10 @@ impl SessionLog {
                 self.active.insert(id.clone());
                 // A new step runs, so the last thing the server said about the session no longer holds.
                 self.idle &= !is_incomplete;
+            }
+            if let Some(prompt) = info.as_assistant().and_then(|step| step.parent_id.clone()) {
+                let first = self.first_steps.entry(prompt).or_insert_with(|| place.clone());
+                *first = place.clone().min(first.clone());
             }
             self.order.insert(place);
         }

@@ -154,13 +154,15 @@ impl SessionTree {
         self.sessions.get(session).into_iter().flat_map(SessionLog::messages)
     }
 
-    /// A session's messages after `message`, in order; none if there is no such message.
-    pub fn messages_after(
+    /// The messages of the turn that `prompt` began, in order, without the prompt: everything that stands after it, and
+    /// after the first step that answers it. The two differ when the prompt was submitted again while its turn ran, since
+    /// that moves it behind what was said already.
+    pub fn turn(
         &self,
         session: &SessionId,
-        message: &MessageId,
+        prompt: &MessageId,
     ) -> impl DoubleEndedIterator<Item = &Arc<Message>> {
-        self.sessions.get(session).into_iter().flat_map(|log| log.messages_after(message))
+        self.sessions.get(session).into_iter().flat_map(|log| log.turn(prompt))
     }
 
     /// One message as it is now.

@@ -196,6 +196,12 @@ pub(super) fn extra_without<'de, D: Deserializer<'de>>(
     deserializer.deserialize_map(Visitor(names))
 }
 
+/// Decodes one document.
+#[cfg(feature = "client")]
+pub(crate) fn from_json<T: DeserializeOwned>(what: &'static str, json: &str) -> Result<T, DecodeError> {
+    decode(what, Place::Root, json)
+}
+
 /// Implements `Deserialize` through a type's own `from_json`, for use inside other JSON documents.
 macro_rules! deserialize_by_from_json {
     ($($name:ty),*) => {$(

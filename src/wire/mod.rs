@@ -16,6 +16,8 @@ mod part;
 mod request;
 mod session;
 
+#[cfg(feature = "client")]
+pub(crate) use decode::from_json;
 pub use decode::{DecodeError, Decoded};
 pub use event::{
     EventPayload, PartDelta, PermissionReply, PermissionRequest, Question, QuestionOption, QuestionRequest,

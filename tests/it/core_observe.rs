@@ -346,9 +346,9 @@ fn a_prompt_submitted_again_moves() {
         client.tree.messages(&ROOT.into()).map(|message| message.info.id().as_str()).collect::<Vec<_>>(),
         ["msg_2", "msg_1"]
     );
-    assert_eq!(client.tree.messages_after(&ROOT.into(), &"msg_2".into()).count(), 1);
-    assert_eq!(client.tree.messages_after(&ROOT.into(), &"msg_1".into()).count(), 0);
-    assert_eq!(client.tree.messages_after(&ROOT.into(), &"msg_0".into()).count(), 0);
+    assert_eq!(client.tree.turn(&ROOT.into(), &"msg_2".into()).count(), 1);
+    assert_eq!(client.tree.turn(&ROOT.into(), &"msg_1".into()).count(), 0);
+    assert_eq!(client.tree.turn(&ROOT.into(), &"msg_0".into()).count(), 0);
 }
 
 #[test]

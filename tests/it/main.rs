@@ -1,9 +1,43 @@
 //! Behaviour, one module each, in one binary so that it links once.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken test rig should stop the test")]
+#![expect(clippy::print_stderr, reason = "whoever runs the tests should know what was skipped")]
+
+#[cfg(feature = "client")]
+mod client_calls;
+#[cfg(feature = "client")]
+mod client_secrets;
+#[cfg(feature = "client")]
+mod feed_live;
 
 mod core_observe;
 mod core_wire;
 mod fixtures_parity;
 mod laws_fold;
 mod laws_model;
+#[cfg(feature = "test-util")]
+mod manager_abort;
+#[cfg(feature = "test-util")]
+mod manager_completion;
+#[cfg(feature = "test-util")]
+mod manager_cost;
+#[cfg(feature = "test-util")]
+mod manager_deadlines;
+#[cfg(feature = "test-util")]
+mod manager_delivery;
+#[cfg(feature = "test-util")]
+mod manager_line;
+#[cfg(feature = "test-util")]
+mod manager_permissions;
+#[cfg(feature = "test-util")]
+mod manager_results;
+#[cfg(feature = "test-util")]
+mod manager_sessions;
+#[cfg(feature = "test-util")]
+mod manager_turns;
+#[cfg(feature = "client")]
+mod server_fake;
+#[cfg(feature = "client")]
+mod server_real;
+#[cfg(feature = "client")]
+mod support;

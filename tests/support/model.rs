@@ -49,6 +49,7 @@ pub(crate) struct ModelCall {
 pub(crate) enum CallKind {
     Chat,
     Title,
+    /// Old servers also have each user message summarised; that counts as this, too.
     Compaction,
 }
 

@@ -1,0 +1,159 @@
+//! Runs one task and shows it live.
+//!
+//! ```sh
+//! cargo run --example run_task                                     # a demonstration on a fake server
+//! cargo run --example run_task -- --managed "Explain src/lib.rs"   # on a real `opencode`, started for this run
+//! cargo run --example run_task -- --server http://127.0.0.1:4096 --json "Say hello"
+//! ```
+//!
+//! Exit status: 0 if the task succeeded, 1 if it failed, 2 if it could not be tried.
+
+mod arguments;
+mod ask;
+mod view;
+
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use futures_util::StreamExt;
+use opencode_conductor::{
+    ConversationManager, CreateTaskSession, PermissionPolicy, PromptError, PromptExecutionResult,
+    PromptInput, SessionId,
+};
+use opencode_conductor_examples::{
+    backend::{Backend, ServerFlags},
+    failure::{self, Failure, one_line},
+    interrupt::Interrupts,
+    json::Report,
+};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::{
+    arguments::{Arguments, Permission},
+    ask::Asker,
+    view::View,
+};
+
+/// Often enough to look alive.
+const REDRAW: Duration = Duration::from_millis(80);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    failure::exit("run_task", run().await)
+}
+
+#[expect(clippy::print_stdout, reason = "this is what the program is for")]
+async fn run() -> Result<ExitCode, Failure> {
+    let Some(arguments) = Arguments::parse()? else {
+        print!("{}", arguments::HELP.replace("{server}", ServerFlags::HELP));
+        return Ok(ExitCode::SUCCESS);
+    };
+    let backend = Backend::start(&arguments.server, &arguments.directory).await?;
+    let ran = run_on(&backend, &arguments).await;
+    backend.stop().await;
+    ran
+}
+
+#[expect(clippy::print_stdout, reason = "this is what the program is for")]
+#[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
+async fn run_on(backend: &Backend, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    // Who answers when a tool needs permission or the model has a question.
+    let (asker, mut questions) = Asker::new();
+    let builder = ConversationManager::builder(backend.client().clone());
+    let manager = match arguments.permission {
+        Permission::Allow => builder.permissions(PermissionPolicy::AllowOnce),
+        Permission::Reject => builder.permissions(PermissionPolicy::Reject),
+        Permission::Ask => builder.permissions(asker.permissions()).questions(asker.questions()),
+    }
+    .build();
+
+    // One session per task, in the task's directory.
+    let directory = &arguments.directory;
+    let session = CreateTaskSession::new("examples", arguments.task.as_str(), directory, directory);
+    let session = manager.create_task_session(session).await;
+    let session = session.map_err(|error| Failure::usage(one_line(&error)))?.session_id;
+
+    // The prompt runs in the background; its updates say when to look.
+    let mut input = PromptInput::new(session.clone(), arguments.prompt.as_str());
+    if let Some(timeout) = arguments.timeout {
+        input = input.timeout(timeout);
+    }
+    if let Some(agent) = &arguments.agent {
+        input = input.agent(agent.as_str());
+    }
+    if let Some(model) = &arguments.model {
+        input = input.model(model.clone());
+    }
+    let started = Instant::now();
+    let mut running = manager.prompt(input).start();
+    let mut updates = running.updates();
+    let mut view = (!arguments.json).then(|| View::new(backend.name(), arguments));
+    let mut redraw = interval(REDRAW);
+    redraw.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut interrupts = Interrupts::listen()?;
+    let mut interrupted = false;
+    let ended = loop {
+        tokio::select! {
+            ended = &mut running => break ended,
+            Some(update) = next(&mut updates) => if let Some(view) = &mut view {
+                view.note(&update);
+            },
+            _ = redraw.tick(), if view.is_some() => if let Some(view) = &mut view {
+                view.draw(manager.conversation(&session).as_ref(), started.elapsed());
+            },
+            Some(question) = questions.recv() => {
+                if let Some(view) = &mut view {
+                    view.clear();
+                }
+                tokio::select! {
+                    () = question.answer_from_terminal() => {}
+                    () = interrupts.next() => abort(&manager, &session).await?,
+                }
+            }
+            () = interrupts.next() => {
+                if interrupted {
+                    return Err(Failure::task("stopped without waiting for the server"));
+                }
+                interrupted = true;
+                abort(&manager, &session).await?;
+            }
+        }
+    };
+    let elapsed = started.elapsed();
+    let statistics = manager.client().statistics();
+    manager.shutdown().await;
+
+    if arguments.json {
+        let report = Report::new(&ended, elapsed, &statistics);
+        let report = serde_json::to_string_pretty(&report);
+        println!("{}", report.map_err(|error| Failure::because("cannot print the result", &error))?);
+    } else if let Some(mut view) = view {
+        view.finish(ended.as_ref().ok(), elapsed, &statistics);
+    }
+    status(ended)
+}
+
+/// Whether the task succeeded, and if not, one line on why.
+fn status(ended: Result<PromptExecutionResult, PromptError>) -> Result<ExitCode, Failure> {
+    match ended {
+        Ok(result) => match result.settled() {
+            Ok(_) => Ok(ExitCode::SUCCESS),
+            Err(failed) => Err(Failure::task(one_line(&failed))),
+        },
+        Err(error @ (PromptError::Invalid(_) | PromptError::Unauthorized)) => {
+            Err(Failure::usage(one_line(&error)))
+        }
+        Err(error) => Err(Failure::task(one_line(&error))),
+    }
+}
+
+async fn abort(manager: &ConversationManager, session: &SessionId) -> Result<(), Failure> {
+    let aborted = manager.abort(session).await;
+    aborted.map(drop).map_err(|error| Failure::task(one_line(&error)))
+}
+
+async fn next<S: futures_util::Stream + Unpin>(stream: &mut Option<S>) -> Option<S::Item> {
+    stream.as_mut()?.next().await
+}

@@ -1,0 +1,177 @@
+//! Where a program's tasks run: on a fake server inside it, on a server that it starts, or on one that is there.
+
+use std::{env, path::Path};
+
+use opencode_conductor::{
+    ApiErrorKind, LaunchOptions, OpenCodeClient, OpenCodeServer, RestartPolicy,
+    test_util::{FakeOpenCode, FakeOptions},
+};
+
+use crate::{
+    demo,
+    failure::{Failure, one_line, root_cause},
+    flags::text,
+};
+
+/// Which server was asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Choice {
+    /// A fake one inside this program: no installation, no network, no model.
+    #[default]
+    Fake,
+    /// A real one, started for this program and ended with it.
+    Managed,
+    /// One that runs already.
+    Url(String),
+}
+
+/// The flags that choose a server: `--managed`, `--server URL`, `--password-env VAR`.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct ServerFlags {
+    /// Which server.
+    pub choice: Choice,
+    password_env: Option<String>,
+}
+
+/// A server to run tasks on, for as long as this is kept.
+#[derive(Debug)]
+pub struct Backend {
+    client: OpenCodeClient,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Fake { _demo: demo::Demo },
+    Managed(Box<OpenCodeServer>),
+    Elsewhere,
+}
+
+impl ServerFlags {
+    /// What to say about the flags under `--help`.
+    pub const HELP: &str = "\
+  --managed            start a real `opencode` for this run (found by OPENCODE_BIN or on the PATH)
+  --server URL         use a server that is running, such as http://127.0.0.1:4096
+  --password-env VAR   take the server's password from this variable (default: OPENCODE_SERVER_PASSWORD)
+                       without --managed and --server: a fake server inside this program";
+
+    /// Takes the flag if it is one of these.
+    ///
+    /// # Errors
+    /// If its value is missing, or a server was chosen before.
+    pub fn take(&mut self, flag: &str, parser: &mut lexopt::Parser) -> Result<bool, Failure> {
+        let value = |parser: &mut lexopt::Parser| Ok::<_, Failure>(text(parser.value()?));
+        match flag {
+            "managed" => self.choose(Choice::Managed)?,
+            "server" => {
+                let url = value(parser)?;
+                self.choose(Choice::Url(url))?;
+            }
+            "password-env" => self.password_env = Some(value(parser)?),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn choose(&mut self, choice: Choice) -> Result<(), Failure> {
+        if self.choice != Choice::Fake {
+            return Err(Failure::usage("choose one server: --managed or --server URL, once"));
+        }
+        self.choice = choice;
+        Ok(())
+    }
+
+    fn password(&self) -> Result<Option<String>, Failure> {
+        match &self.password_env {
+            Some(name) => env::var(name).map(Some).map_err(|_error| {
+                Failure::usage(format!("the variable {name} of --password-env is not set"))
+            }),
+            None => Ok(env::var("OPENCODE_SERVER_PASSWORD").ok().filter(|password| !password.is_empty())),
+        }
+    }
+}
+
+impl Backend {
+    /// Starts or finds the server, and makes sure that it answers.
+    ///
+    /// # Errors
+    /// If it cannot be had, with what to do about it.
+    pub async fn start(flags: &ServerFlags, directory: &Path) -> Result<Self, Failure> {
+        let password = flags.password()?;
+        match &flags.choice {
+            Choice::Fake => Self::fake(directory).await,
+            Choice::Managed => Self::managed(directory).await,
+            Choice::Url(url) => Self::elsewhere(url, password).await,
+        }
+    }
+
+    async fn fake(directory: &Path) -> Result<Self, Failure> {
+        let options = FakeOptions::new().directory(directory.to_string_lossy());
+        let fake = FakeOpenCode::start_with(options).await;
+        let fake = fake.map_err(|error| Failure::because("cannot start the fake server", &error))?;
+        let client = OpenCodeClient::new(&fake.url());
+        let client = client.map_err(|error| Failure::because("cannot reach the fake server", &error))?;
+        Ok(Self { client, kind: Kind::Fake { _demo: demo::Demo::play_on(fake) } })
+    }
+
+    async fn managed(directory: &Path) -> Result<Self, Failure> {
+        let restart = RestartPolicy::up_to(3, std::time::Duration::from_secs(600));
+        let options = LaunchOptions::new().directory(directory).restart(restart);
+        let server = OpenCodeServer::launch(options).await;
+        let server = server.map_err(|error| Failure::because("no server", &error))?;
+        Ok(Self { client: server.client().clone(), kind: Kind::Managed(Box::new(server)) })
+    }
+
+    async fn elsewhere(url: &str, password: Option<String>) -> Result<Self, Failure> {
+        let has_password = password.is_some();
+        let mut builder = OpenCodeClient::builder(url);
+        if let Some(password) = password {
+            builder = builder.basic_auth("opencode", password);
+        }
+        let client =
+            builder.build().map_err(|error| Failure::usage(format!("--server: {}", one_line(&error))))?;
+        match client.health().await {
+            Err(error) if error.is_unauthorized() => Err(Failure::usage(if has_password {
+                format!("{url} refuses the password; is it the server's OPENCODE_SERVER_PASSWORD?")
+            } else {
+                format!("{url} wants a password; name the variable that holds it with --password-env")
+            })),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ApiErrorKind::Connect(_) | ApiErrorKind::Timeout { .. } | ApiErrorKind::Broken(_)
+                ) =>
+            {
+                Err(Failure::usage(format!(
+                    "no server at {url} ({}); start one with `opencode serve`, or use --managed",
+                    root_cause(&error)
+                )))
+            }
+            // Releases before 1.1 have no such route, and do without.
+            Ok(_) | Err(_) => Ok(Self { client, kind: Kind::Elsewhere }),
+        }
+    }
+
+    /// The server's client.
+    pub fn client(&self) -> &OpenCodeClient {
+        &self.client
+    }
+
+    /// The server in a word or two.
+    pub fn name(&self) -> &'static str {
+        match self.kind {
+            Kind::Fake { .. } => "fake server, scripted answer",
+            Kind::Managed(_) => "managed server",
+            Kind::Elsewhere => "server",
+        }
+    }
+
+    /// Ends what was started, and waits for it.
+    pub async fn stop(self) {
+        if let Kind::Managed(server) = self.kind {
+            server.shutdown().await;
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Failures that end a program with one clear line.
+
+use std::{error::Error, fmt, process::ExitCode};
+
+/// Why a program ends early: one line for a person, and the exit status.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Failure {
+    /// 1 if the task failed, 2 if it could not even be tried.
+    pub status: u8,
+    /// What is wrong and what to do about it.
+    pub line: String,
+}
+
+impl Failure {
+    /// The input, or the surroundings, do not let the task be tried.
+    pub fn usage(line: impl Into<String>) -> Self {
+        Self { status: 2, line: line.into() }
+    }
+
+    /// The task was tried and failed.
+    pub fn task(line: impl Into<String>) -> Self {
+        Self { status: 1, line: line.into() }
+    }
+
+    /// As [`Failure::usage`], with an error and its causes as the reason.
+    pub fn because(what: impl fmt::Display, error: &dyn Error) -> Self {
+        Self::usage(format!("{what}: {}", one_line(error)))
+    }
+}
+
+impl From<lexopt::Error> for Failure {
+    fn from(error: lexopt::Error) -> Self {
+        Self::usage(format!("{error}; --help tells what there is"))
+    }
+}
+
+/// An error and its causes on one line, without what is said twice.
+pub fn one_line(error: &dyn Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let words = error.to_string();
+        if !line.contains(&words) {
+            line = format!("{line}: {words}");
+        }
+        cause = error.source();
+    }
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// What lies at the bottom of an error.
+pub fn root_cause(error: &dyn Error) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
+}
+
+/// The exit status of a program that ended like this; says why on standard error.
+#[expect(clippy::print_stderr, reason = "this is where a program's last words belong")]
+pub fn exit(program: &str, result: Result<ExitCode, Failure>) -> ExitCode {
+    result.unwrap_or_else(|failure| {
+        eprintln!("{program}: {}", failure.line);
+        ExitCode::from(failure.status)
+    })
+}

@@ -1,0 +1,206 @@
+//! Keeps one connection open and hands out what it carries.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, stream::BoxStream};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::{Feed, FeedLoss, GoneReason, Registry, ResyncReason, peek::Peek, queue::Queue};
+use crate::{
+    client::{
+        ApiError,
+        backoff::Backoff,
+        http::{Call, Http},
+        sse::EventDecoder,
+    },
+    ids::SessionId,
+    wire::{EventPayload, ServerEvent},
+};
+
+/// Where connections come from; tests have one without sockets.
+pub(super) trait Source: Send + Sync + 'static {
+    type Chunks: Stream<Item = Result<Bytes, ApiError>> + Send + Unpin;
+
+    fn open(&self) -> impl Future<Output = Result<Self::Chunks, ApiError>> + Send;
+}
+
+/// The server's event stream.
+pub(super) struct HttpSource {
+    http: Arc<Http>,
+    call: Call,
+}
+
+impl HttpSource {
+    pub(super) fn new(http: &Arc<Http>, call: Call) -> Self {
+        Self { http: Arc::clone(http), call }
+    }
+}
+
+impl Source for HttpSource {
+    type Chunks = BoxStream<'static, Result<Bytes, ApiError>>;
+
+    async fn open(&self) -> Result<Self::Chunks, ApiError> {
+        self.http.stream(&self.call).await
+    }
+}
+
+/// How many events are handed out before other tasks get their turn, so that a burst does not overflow the queue of a
+/// subscriber that shares this thread.
+const BURST: usize = 256;
+
+/// Runs a feed until nobody needs it, the client is shut down, or the server refuses for good.
+pub(super) async fn run<S: Source>(registry: Arc<Registry>, feed: Arc<Feed>, source: S) {
+    let reason = tokio::select! {
+        biased;
+        () = registry.cancel.cancelled() => GoneReason::ShutDown,
+        () = registry.unused(&feed) => return,
+        reason = keep_connected(&registry, &feed, &source) => reason,
+    };
+    tracing::debug!(directory = ?feed.directory, %reason, "event feed ended");
+    registry.end(&feed, &reason);
+}
+
+async fn keep_connected<S: Source>(registry: &Registry, feed: &Feed, source: &S) -> GoneReason {
+    let options = &registry.options;
+    let mut backoff = Backoff::new(options.backoff, options.max_backoff);
+    loop {
+        let mut connection = Connection { registry, feed, live_since: None };
+        let loss = connection.run(source).await;
+        if connection.live_since.is_some_and(|since| since.elapsed() >= options.calm) {
+            backoff.reset();
+        }
+        let mut asked = Duration::ZERO;
+        if let FeedLoss::Failed(error) = &loss {
+            if error.is_unauthorized() {
+                return GoneReason::Unauthorized(Arc::clone(error));
+            }
+            asked = error.retry_after().unwrap_or_default().min(options.max_backoff);
+        }
+        feed.lost(&loss);
+        let pause = backoff.next_pause(fastrand::f64()).max(asked);
+        tracing::debug!(directory = ?feed.directory, reason = %loss, ?pause, "event stream lost");
+        sleep(pause).await;
+    }
+}
+
+struct Connection<'a> {
+    registry: &'a Registry,
+    feed: &'a Feed,
+    live_since: Option<Instant>,
+}
+
+impl Connection<'_> {
+    /// Opens the stream and hands out its events until it ends.
+    async fn run<S: Source>(&mut self, source: &S) -> FeedLoss {
+        let options = &self.registry.options;
+        let after = options.ready_timeout;
+        let ready_by = Instant::now() + after;
+        let mut chunks = match timeout_at(ready_by, source.open()).await {
+            Ok(Ok(chunks)) => chunks,
+            Ok(Err(error)) => return FeedLoss::Failed(Arc::new(error)),
+            Err(_) => return FeedLoss::NotReady { after },
+        };
+        let mut decoder = EventDecoder::new(options.event_limit);
+        let mut last_chunk = Instant::now();
+        loop {
+            let patience = self.registry.patience();
+            let deadline = if self.live_since.is_some() { last_chunk + patience } else { ready_by };
+            let mut chunk = match timeout_at(deadline, chunks.next()).await {
+                Ok(Some(Ok(chunk))) => chunk,
+                Ok(Some(Err(error))) => return FeedLoss::Failed(Arc::new(error)),
+                Ok(None) => return FeedLoss::Closed,
+                Err(_) if self.live_since.is_some() => return FeedLoss::Silent { after: patience },
+                Err(_) => return FeedLoss::NotReady { after },
+            };
+            last_chunk = Instant::now();
+            let mut n_events = 0;
+            while let Some(event) = decoder.next(&mut chunk) {
+                self.registry.counters.events.increment();
+                match event {
+                    Ok(json) => {
+                        if let Some(loss) = self.handle(&json) {
+                            return loss;
+                        }
+                    }
+                    Err(error) => {
+                        self.registry.counters.events_malformed.increment();
+                        tracing::warn!(directory = ?self.feed.directory, %error, "event skipped");
+                        let reason = ResyncReason::TooLarge { limit: error.limit };
+                        tell_missed(self.everybody(), &reason);
+                    }
+                }
+                n_events += 1;
+                if n_events % BURST == 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    }
+
+    /// Hands out one event. Returns a loss if it announces the end of the stream.
+    fn handle(&mut self, json: &str) -> Option<FeedLoss> {
+        let peek = Peek::new(json);
+        let kind = peek.as_ref().map(|peek| &*peek.kind);
+        match kind {
+            Some("server.connected") => {
+                if self.live_since.is_none() {
+                    self.live_since = Some(Instant::now());
+                    if self.feed.live() {
+                        self.registry.counters.reconnects.increment();
+                    }
+                }
+                return None;
+            }
+            Some("server.heartbeat") => {
+                self.registry.saw_heartbeat();
+                return None;
+            }
+            _ => {}
+        }
+        // Before the server says that the stream is open nothing is promised, and a snapshot follows anyway.
+        self.live_since?;
+        let targets = match &peek {
+            Some(peek) => self.feed.state().routing.route(peek),
+            None => self.everybody(),
+        };
+        let disposed = kind == Some("server.instance.disposed");
+        if !targets.is_empty() {
+            self.deliver(json, peek.is_some(), targets);
+        }
+        disposed.then_some(FeedLoss::Disposed)
+    }
+
+    fn deliver(&self, json: &str, routed: bool, mut targets: Vec<Arc<Queue>>) {
+        let counters = &self.registry.counters;
+        counters.events_decoded.increment();
+        let event = match ServerEvent::from_json(json) {
+            Ok(event) => Arc::new(event),
+            Err(error) => {
+                counters.events_malformed.increment();
+                tracing::warn!(directory = ?self.feed.directory, %error, "event could not be decoded");
+                return tell_missed(targets, &ResyncReason::Malformed(Arc::new(error)));
+            }
+        };
+        if matches!(event.payload, EventPayload::Unknown { .. }) {
+            counters.events_unknown.increment();
+        }
+        if !routed {
+            let session = event.payload.session_id().map(SessionId::as_str);
+            targets = self.feed.state().routing.targets(session, "");
+        }
+        for queue in targets {
+            queue.event(&event, json.len());
+        }
+    }
+
+    fn everybody(&self) -> Vec<Arc<Queue>> {
+        self.feed.state().routing.all().cloned().collect()
+    }
+}
+
+fn tell_missed(targets: Vec<Arc<Queue>>, reason: &ResyncReason) {
+    for queue in targets {
+        queue.missed(reason.clone());
+    }
+}

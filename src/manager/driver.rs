@@ -1,0 +1,601 @@
+//! Performs what a turn asks for. The only reader of the clock.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    future::Future,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tracing::{debug, trace, warn};
+
+use super::{
+    policy::{self, PermissionDecision, PermissionPolicy, QuestionDecision, QuestionPolicy, Verdict},
+    reading::{Back, Messages, Reader, Reading},
+    registry::{Live, Session},
+    result::AbortReport,
+    updates::{Reporter, Update},
+};
+use crate::{
+    client::{ApiError, DirectoryClient, FeedSignal, GoneReason, Subscription},
+    ids::{MessageId, RequestId, SessionId},
+    observe::{Observed, SessionTree, Snapshot},
+    turn::{Action, Activity, Delivery, Ended, Facts, Goal, Input, Stop, TreeStatus, Turn, WaitOptions},
+    wire::{
+        EventPayload, Message, MessageInfo, Part, PartBody, PermissionReply, PermissionRequest,
+        PromptRequest, QuestionRequest, ServerEvent, StatusMap,
+    },
+};
+
+/// How long an abort may take, confirmation included. The server needs 0.1 to 0.4 s.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pause before the server is asked again whether everything has stopped.
+const ABORT_PAUSE: Duration = Duration::from_millis(200);
+/// How long the last read after an abort may take.
+const LAST_READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often an answer to a request is tried.
+const REPLY_ATTEMPTS: u32 = 5;
+/// The pause before an answer is tried again.
+const REPLY_PAUSE: Duration = Duration::from_millis(500);
+/// This many events are taken in at once before anybody is told.
+const BATCH: usize = 256;
+
+/// How a driven turn ended, and what only the driver knows of it.
+pub(super) struct Driven {
+    pub(super) ended: End,
+    pub(super) delivery: Delivery,
+    pub(super) abort: Option<AbortReport>,
+    /// Why the last submission failed, or the session could not be read.
+    pub(super) cause: Option<ApiError>,
+}
+
+pub(super) enum End {
+    Turn(Ended),
+    Unauthorized,
+    GivenUp,
+}
+
+/// Whom to ask, and how long to wait.
+pub(super) struct Terms {
+    pub(super) wait: WaitOptions,
+    pub(super) permissions: PermissionPolicy,
+    pub(super) questions: QuestionPolicy,
+}
+
+/// One turn of one session.
+pub(super) struct Driver<'a> {
+    api: &'a DirectoryClient,
+    session: &'a Session,
+    terms: &'a Terms,
+    prompt: Option<&'a PromptRequest>,
+    subscription: &'a mut Subscription,
+    reporter: &'a mut Reporter,
+    turn: Turn,
+    began: Instant,
+    work: FuturesUnordered<BoxFuture<'a, Done>>,
+    facts: Facts,
+    stream_lost: bool,
+    /// The requests that have been dealt with.
+    requests: HashSet<RequestId>,
+    abort: Option<AbortReport>,
+    cause: Option<ApiError>,
+}
+
+/// What came of an action.
+enum Done {
+    Submitted(Result<(), ApiError>),
+    Read(Result<Reading, ApiError>),
+    Aborted(AbortReport),
+    Answered { request: RequestId, human: bool, fail: bool },
+}
+
+impl<'a> Driver<'a> {
+    /// A turn that submits `prompt`, or, without one, waits for the session to come to rest.
+    pub(super) fn new(
+        api: &'a DirectoryClient,
+        session: &'a Session,
+        terms: &'a Terms,
+        prompt: Option<&'a PromptRequest>,
+        subscription: &'a mut Subscription,
+        reporter: &'a mut Reporter,
+    ) -> Self {
+        let goal = if prompt.is_some() { Goal::Answer } else { Goal::Rest };
+        Self {
+            api,
+            session,
+            terms,
+            prompt,
+            subscription,
+            reporter,
+            turn: Turn::new(goal, terms.wait.clone(), Duration::ZERO),
+            began: Instant::now(),
+            work: FuturesUnordered::new(),
+            facts: Facts::default(),
+            stream_lost: false,
+            requests: HashSet::new(),
+            abort: None,
+            cause: None,
+        }
+    }
+
+    /// Drives the turn to its end.
+    ///
+    /// `connected` says that the subscription has already said so, to an earlier turn on it.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the server's run alone.
+    pub(super) async fn run(mut self, connected: bool, stop: &mut mpsc::Receiver<Stop>) -> Driven {
+        self.look();
+        let mut ended = None;
+        if connected {
+            ended = self.feed(vec![Input::StreamOpened]);
+        }
+        let ended = loop {
+            if let Some(ended) = ended.take() {
+                break ended;
+            }
+            let wake = self.turn.next_wakeup(self.began.elapsed());
+            let wake = self.began + wake.unwrap_or(Duration::from_secs(3600));
+            let inputs = tokio::select! {
+                signal = self.subscription.next() => match self.signals(signal) {
+                    Ok(inputs) => inputs,
+                    Err(end) => break end,
+                },
+                Some(done) = self.work.next(), if !self.work.is_empty() => self.done(done),
+                Some(stop) = stop.recv() => vec![Input::Stop(stop)],
+                () = sleep_until(wake) => vec![Input::Tick],
+            };
+            ended = self.feed(inputs);
+        };
+        self.wind_up(ended).await
+    }
+
+    async fn wind_up(mut self, end: End) -> Driven {
+        if let End::Turn(ended) = &end {
+            debug!(session = %self.session.id, ?ended, kicks = self.turn.kicks(), "turn over");
+            match ended {
+                Ended::Limit(_) | Ended::Stopped(_) => {
+                    // What the abort left behind; best effort, since the server may be the reason for all this.
+                    let reader = self.reader();
+                    let read = crate::turn::Read { messages: true, status: false, tree: false };
+                    if let Ok(Ok(reading)) = timeout(LAST_READ_TIMEOUT, reader.read(read)).await {
+                        let confirmed = self.abort.as_ref().is_some_and(|abort| abort.confirmed);
+                        let snapshot = if confirmed { Snapshot::Settled } else { Snapshot::Live };
+                        self.merge(reading, snapshot);
+                    }
+                }
+                Ended::Interrupted => {
+                    let observed = self.session.live().tree.settle(&self.session.id);
+                    self.tell(observed);
+                }
+                Ended::Settled | Ended::NotStarted { .. } | Ended::NotDelivered(_) | Ended::SessionGone => {}
+            }
+        }
+        Driven { ended: end, delivery: self.turn.delivery(), abort: self.abort, cause: self.cause }
+    }
+
+    /// Gives the turn its inputs and performs what it asks for.
+    fn feed(&mut self, inputs: Vec<Input>) -> Option<End> {
+        for input in inputs {
+            for action in self.turn.handle(self.began.elapsed(), input, self.facts) {
+                trace!(session = %self.session.id, ?action, "turn");
+                match action {
+                    Action::Submit => self.submit(),
+                    Action::Read(read) => {
+                        let reader = self.reader();
+                        self.work.push(reader.read(read).map(Done::Read).boxed());
+                    }
+                    Action::Abort => {
+                        let sessions = self.session.live().tree.sessions().cloned().collect();
+                        let abort = abort_tree(self.api, self.session.id.clone(), sessions);
+                        self.work.push(abort.map(Done::Aborted).boxed());
+                    }
+                    Action::Finish(ended) => return Some(End::Turn(ended)),
+                }
+            }
+        }
+        None
+    }
+
+    fn submit(&mut self) {
+        if let Some(prompt) = self.prompt {
+            debug!(session = %self.session.id, message = %prompt.message_id, "submit");
+            self.reporter.send(Update::Submitted(prompt.message_id.clone()));
+            self.work.push(self.api.prompt_async(&self.session.id, prompt).map(Done::Submitted).boxed());
+        }
+    }
+
+    fn reader(&self) -> Reader {
+        let live = self.session.live();
+        let root = self.session.id.clone();
+        let (back, expected) = match self.prompt {
+            Some(prompt) => {
+                let after = live.tree.turn(&root, &prompt.message_id).count();
+                (Back::To(prompt.message_id.clone()), after + 1)
+            }
+            None => (Back::ToPrompt, 1),
+        };
+        let known_children = live.tree.children().cloned().collect();
+        Reader { api: self.api.clone(), root, back, expected, known_children }
+    }
+
+    fn done(&mut self, done: Done) -> Vec<Input> {
+        match done {
+            Done::Submitted(Ok(())) => vec![Input::Submitted(Delivery::Accepted)],
+            Done::Submitted(Err(error)) => {
+                debug!(session = %self.session.id, %error, "submission failed");
+                let delivery = error.delivery();
+                let gone = error.is_not_found();
+                self.cause = Some(error);
+                if gone { vec![Input::SessionGone] } else { vec![Input::Submitted(delivery)] }
+            }
+            Done::Read(Ok(reading)) => {
+                let snapshot = if self.turn.read_is_final() { Snapshot::Settled } else { Snapshot::Live };
+                self.merge(reading, snapshot)
+            }
+            Done::Read(Err(error)) => {
+                debug!(session = %self.session.id, %error, "read failed");
+                let gone = error.is_not_found();
+                self.cause = Some(error);
+                if gone { vec![Input::SessionGone] } else { vec![Input::ReadFailed] }
+            }
+            Done::Aborted(report) => {
+                self.abort = Some(report);
+                vec![Input::AbortDone]
+            }
+            Done::Answered { request, human, fail } => {
+                let mut inputs = Vec::new();
+                if human {
+                    inputs.push(Input::HumanAnswered(request));
+                }
+                if fail {
+                    inputs.push(Input::Stop(Stop::Refused));
+                }
+                inputs
+            }
+        }
+    }
+
+    /// Takes in what was read.
+    fn merge(&mut self, reading: Reading, snapshot: Snapshot) -> Vec<Input> {
+        let Reading { messages, status, children, of_children, permissions, questions } = reading;
+        let certainty = |messages: &Messages| if messages.sound { snapshot } else { Snapshot::Live };
+        let mut observed = Observed::default();
+        let status = {
+            let mut live = self.session.live();
+            for child in &children {
+                observed.append(live.tree.apply_session(child));
+            }
+            for (child, messages) in &of_children {
+                observed.append(live.tree.apply_messages(child, &messages.messages, Snapshot::Live));
+            }
+            if let Some(messages) = &messages {
+                let snapshot = certainty(messages);
+                observed.append(live.tree.apply_messages(&self.session.id, &messages.messages, snapshot));
+            }
+            status.map(|status| tree_status(&live.tree, &status))
+        };
+        for child in &observed.new_sessions {
+            self.subscription.follow(child);
+        }
+        let progress = observed.progress;
+        self.tell(observed);
+        self.look();
+        let mut inputs = Vec::new();
+        for request in permissions {
+            inputs.extend(self.permission(request));
+        }
+        for request in questions {
+            inputs.extend(self.question(request));
+        }
+        inputs.push(Input::ReadDone { status, progress });
+        inputs
+    }
+
+    /// Takes in a signal of the feed, and those that wait behind it.
+    fn signals(&mut self, first: FeedSignal) -> Result<Vec<Input>, End> {
+        let mut inputs = Vec::new();
+        let mut observed = Observed::default();
+        let mut next = Some(first);
+        for _ in 0..BATCH {
+            let Some(signal) = next else { break };
+            match signal {
+                FeedSignal::Connected => inputs.push(Input::StreamOpened),
+                FeedSignal::Lost { reason } => {
+                    debug!(session = %self.session.id, %reason, "stream lost");
+                    self.stream_lost = true;
+                    self.reporter.send(Update::StreamLost);
+                    inputs.push(Input::StreamLost);
+                }
+                FeedSignal::Resync { reason } => {
+                    debug!(session = %self.session.id, %reason, "stream has a gap");
+                    if std::mem::take(&mut self.stream_lost) {
+                        self.reporter.send(Update::StreamRestored);
+                    } else {
+                        inputs.push(Input::StreamLost);
+                    }
+                    inputs.push(Input::StreamOpened);
+                }
+                FeedSignal::Gone { reason: GoneReason::Unauthorized(_) } => return Err(End::Unauthorized),
+                FeedSignal::Gone { reason: GoneReason::ShutDown } => return Err(End::GivenUp),
+                FeedSignal::Event(event) => {
+                    let seen = {
+                        let mut live = self.session.live();
+                        let seen = live.tree.apply_event(&event);
+                        live.fold(&seen);
+                        seen
+                    };
+                    inputs.push(Input::Observed { progress: seen.progress });
+                    observed.append(seen);
+                    inputs.extend(self.event(&event));
+                }
+            }
+            next = self.subscription.next().now_or_never();
+        }
+        self.look();
+        self.report(observed);
+        Ok(inputs)
+    }
+
+    /// What an event means for the turn, beyond what it shows of messages.
+    fn event(&mut self, event: &ServerEvent) -> Option<Input> {
+        let root = &self.session.id;
+        match &event.payload {
+            EventPayload::SessionStatus { session_id, status } => {
+                if session_id == root {
+                    self.reporter.send(Update::Status(status.clone()));
+                }
+                self.status(session_id, Activity::from(status))
+            }
+            EventPayload::SessionIdle { session_id } => self.status(session_id, Activity::Idle),
+            EventPayload::SessionError { session_id: Some(session), error: Some(error) }
+                if session == root =>
+            {
+                Some(Input::SessionError(error.clone()))
+            }
+            EventPayload::SessionDeleted(info) if info.id == *root => Some(Input::SessionGone),
+            EventPayload::PermissionAsked(request) => self.permission(request.clone()),
+            EventPayload::QuestionAsked(request) => self.question(request.clone()),
+            EventPayload::PermissionReplied { request_id, .. }
+            | EventPayload::QuestionClosed { request_id, .. } => {
+                Some(Input::HumanAnswered(request_id.clone()))
+            }
+            _ => None,
+        }
+    }
+
+    fn status(&self, session: &SessionId, activity: Activity) -> Option<Input> {
+        if *session == self.session.id {
+            return Some(Input::Status { descendant: None, activity });
+        }
+        let known = self.session.live().tree.contains(session);
+        known.then(|| Input::Status { descendant: Some(session.clone()), activity })
+    }
+
+    fn permission(&mut self, request: PermissionRequest) -> Option<Input> {
+        let message = request.tool.as_ref().map(|tool| &tool.message_id);
+        if !self.is_ours(&request.id, &request.session_id, message) {
+            return None;
+        }
+        self.reporter.send(Update::PermissionAsked(request.clone()));
+        let (api, id, session) = (self.api, request.id.clone(), request.session_id.clone());
+        debug!(session = %session, permission = %request.permission, "permission asked");
+        match self.terms.permissions.verdict() {
+            Verdict::At(decision) => {
+                self.work.push(answer_permission(api, session, id, false, async { decision }).boxed());
+                None
+            }
+            Verdict::Ask(handler) => {
+                let answer = handler.ask(request);
+                self.work.push(answer_permission(api, session, id.clone(), true, answer).boxed());
+                Some(Input::HumanAsked(id))
+            }
+        }
+    }
+
+    fn question(&mut self, request: QuestionRequest) -> Option<Input> {
+        let message = request.tool.as_ref().map(|tool| &tool.message_id);
+        if !self.is_ours(&request.id, &request.session_id, message) {
+            return None;
+        }
+        self.reporter.send(Update::QuestionAsked(request.clone()));
+        let (api, id) = (self.api, request.id.clone());
+        let declined = policy::declined(&request);
+        match self.terms.questions.verdict() {
+            Verdict::At(decision) => {
+                self.work.push(answer_question(api, id, declined, false, async { decision }).boxed());
+                None
+            }
+            Verdict::Ask(handler) => {
+                let answer = handler.ask(request);
+                self.work.push(answer_question(api, id.clone(), declined, true, answer).boxed());
+                Some(Input::HumanAsked(id))
+            }
+        }
+    }
+
+    /// Whether a request is new, of this tree, and not the ghost of a step that is over: after an abort the server goes on
+    /// listing what nobody waits for.
+    fn is_ours(&mut self, request: &RequestId, session: &SessionId, message: Option<&MessageId>) -> bool {
+        let live = self.session.live();
+        let known = message.and_then(|message| live.tree.message(session, message));
+        let ghost = known.is_some_and(|message| message.info.time().completed.is_some());
+        live.tree.contains(session) && !ghost && self.requests.insert(request.clone())
+    }
+
+    /// Folds and tells what was observed.
+    fn tell(&mut self, observed: Observed) {
+        self.session.live().fold(&observed);
+        self.report(observed);
+    }
+
+    fn report(&mut self, observed: Observed) {
+        if !self.reporter.wants_messages() {
+            return;
+        }
+        let root = &self.session.id;
+        let changed: BTreeSet<&MessageId> = observed
+            .changed
+            .iter()
+            .filter(|(session, _)| session == root)
+            .map(|(_, message)| message)
+            .collect();
+        let messages: Vec<Arc<Message>> = {
+            let live = self.session.live();
+            changed.into_iter().filter_map(|message| live.tree.message(root, message).cloned()).collect()
+        };
+        self.reporter.observed(observed, messages);
+    }
+
+    fn look(&mut self) {
+        let live = self.session.live();
+        self.facts = facts(&live, self.prompt.map(|prompt| &prompt.message_id));
+    }
+}
+
+/// What the merged messages say about the turn of `prompt`, or about whatever came last.
+fn facts(live: &Live, prompt: Option<&MessageId>) -> Facts {
+    let tree = &live.tree;
+    let root = tree.root();
+    let mut facts = Facts::default();
+    let mut n_prompts = 0;
+    let mut n_background = 0;
+    let mut count = |message: &Message| match &message.info {
+        MessageInfo::Assistant(step) => {
+            facts.steps += 1;
+            facts.incomplete += usize::from(step.time.completed.is_none());
+            let background =
+                |part: &Part| matches!(&part.body, PartBody::Tool(tool) if tool.is_background_task());
+            n_background += message.parts.iter().filter(|part| background(part)).count();
+        }
+        MessageInfo::User(_) => n_prompts += 1,
+        MessageInfo::Unknown(_) => {}
+    };
+    if let Some(prompt) = prompt {
+        tree.turn(root, prompt).for_each(|message| count(message));
+        facts.exists = tree.message(root, prompt).is_some();
+    } else {
+        let is_prompt = |message: &Message| matches!(message.info, MessageInfo::User(_));
+        tree.messages(root)
+            .rev()
+            .take_while(|message| !is_prompt(message))
+            .for_each(|message| count(message));
+        facts.exists = tree.messages(root).any(|message| is_prompt(message));
+    }
+    facts.newest = n_prompts == 0;
+    // Each result comes back as a prompt of the server's own.
+    facts.result_awaited = n_background > n_prompts;
+    facts.tool_running = tree.running_tools().any(|part| match &part.body {
+        // A subagent that is seen speaks for itself.
+        PartBody::Tool(tool) => tool.child_session().is_none_or(|child| !tree.contains(&child)),
+        _ => false,
+    });
+    facts
+}
+
+fn tree_status(tree: &SessionTree, status: &StatusMap) -> TreeStatus {
+    let busy = tree.children().filter(|child| !status.get(child).is_idle()).cloned().collect();
+    TreeStatus::new(status.get(tree.root()).into(), busy)
+}
+
+/// Aborts a session and its descendants and looks whether they have stopped.
+pub(super) async fn abort_tree(
+    api: &DirectoryClient,
+    root: SessionId,
+    sessions: Vec<SessionId>,
+) -> AbortReport {
+    let stop = async {
+        // The server aborts the descendants that it waits for itself, and not those in the background.
+        let mut aborted = api.abort(&root).await.is_ok();
+        loop {
+            let Ok(status) = api.session_status().await else { break false };
+            let busy: Vec<&SessionId> = sessions.iter().filter(|id| !status.get(id).is_idle()).collect();
+            if busy.is_empty() {
+                break aborted;
+            }
+            for session in busy {
+                aborted |= api.abort(session).await.is_ok();
+            }
+            sleep(ABORT_PAUSE).await;
+        }
+    };
+    let confirmed = timeout(ABORT_TIMEOUT, stop).await.unwrap_or(false);
+    if !confirmed {
+        warn!(session = %root, "the abort could not be confirmed");
+    }
+    AbortReport { confirmed, sessions }
+}
+
+async fn answer_permission(
+    api: &DirectoryClient,
+    session: SessionId,
+    request: RequestId,
+    human: bool,
+    decision: impl Future<Output = PermissionDecision>,
+) -> Done {
+    let decision = decision.await;
+    let fail = decision == PermissionDecision::FailTurn;
+    let (reply, message) = match decision {
+        PermissionDecision::AllowOnce => (PermissionReply::Once, None),
+        PermissionDecision::AllowAlways => (PermissionReply::Always, None),
+        PermissionDecision::Reject(message) => (PermissionReply::Reject, Some(message)),
+        PermissionDecision::FailTurn => (PermissionReply::Reject, None),
+    };
+    persist(&request, || async {
+        let answered = match &message {
+            Some(message) => api.reject_permission(&request, message).await,
+            None => api.reply_permission(&request, reply).await,
+        };
+        match answered {
+            // Servers before 1.1 know only the old route, and answer unknown ones with a page.
+            Err(error) if error.delivery() == Delivery::Rejected && !error.is_not_found() => {
+                api.reply_permission_by_old_route(&session, &request, reply).await
+            }
+            other => other,
+        }
+    })
+    .await;
+    Done::Answered { request, human, fail }
+}
+
+async fn answer_question(
+    api: &DirectoryClient,
+    request: RequestId,
+    declined: Vec<Vec<String>>,
+    human: bool,
+    decision: impl Future<Output = QuestionDecision>,
+) -> Done {
+    let decision = decision.await;
+    let fail = decision == QuestionDecision::FailTurn;
+    persist(&request, || async {
+        match &decision {
+            QuestionDecision::Answer(answers) => api.reply_question(&request, answers).await,
+            QuestionDecision::Decline => api.reply_question(&request, &declined).await,
+            QuestionDecision::FailTurn => api.reject_question(&request).await,
+        }
+    })
+    .await;
+    Done::Answered { request, human, fail }
+}
+
+/// Tries an answer until it arrives; one that was answered already is no failure.
+async fn persist<Answer>(request: &RequestId, mut answer: impl FnMut() -> Answer)
+where
+    Answer: Future<Output = Result<(), ApiError>>,
+{
+    for attempt in 1..=REPLY_ATTEMPTS {
+        match answer().await {
+            Ok(()) => return,
+            Err(error) if error.is_not_found() => return debug!(%request, "the request is closed already"),
+            Err(error) if attempt == REPLY_ATTEMPTS || !error.is_retryable() => {
+                return warn!(%request, %error, "the request could not be answered");
+            }
+            Err(_) => sleep(REPLY_PAUSE).await,
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Ids that the client chooses, and the wall clock they are made of.
+
+use std::{
+    sync::atomic::{AtomicI64, Ordering::Relaxed},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use crate::{
+    ids::{MessageId, PartId},
+    time::Millis,
+};
+
+const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+/// Makes ids as the server makes them: 48 bits of time and counter in hex, then 14 random characters.
+///
+/// Servers up to 1.18.14 order messages by id. There an id from before the last answer is silently ignored, and one from the
+/// future makes the model run until the clock has caught up. So ids follow the *server's* clock and never go back.
+#[derive(Debug, Default)]
+pub(super) struct Mint {
+    /// The last value of the 48 bits, before they are cut to 48.
+    last: AtomicI64,
+    /// How far the server's clock is ahead of ours, in milliseconds.
+    ahead: AtomicI64,
+}
+
+impl Mint {
+    /// Learns the server's clock from a moment that it just reported.
+    pub(super) fn server_said(&self, moment: Millis) {
+        self.ahead.store(moment.get().saturating_sub(now().get()), Relaxed);
+    }
+
+    pub(super) fn message(&self) -> MessageId {
+        MessageId::from(self.id("msg"))
+    }
+
+    pub(super) fn part(&self) -> PartId {
+        PartId::from(self.id("prt"))
+    }
+
+    fn id(&self, prefix: &str) -> String {
+        let moment = now().get().saturating_add(self.ahead.load(Relaxed)).saturating_mul(4096);
+        let next = |last: i64| Some(moment.max(last + 1));
+        let last = self.last.fetch_update(Relaxed, Relaxed, next).unwrap_or_default();
+        let value = moment.max(last + 1) & 0xffff_ffff_ffff;
+        let tail: String = (0..14).map(|_| char::from(BASE62[fastrand::usize(..BASE62.len())])).collect();
+        format!("{prefix}_{value:012x}{tail}")
+    }
+}
+
+/// The wall clock: for ids and for the moment of submission, never for waiting.
+#[expect(clippy::disallowed_methods, reason = "the one place where the wall clock is read")]
+pub(super) fn now() -> Millis {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Millis::new(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_ascend_and_look_like_the_servers() {
+        let mint = Mint::default();
+        let ids: Vec<MessageId> = (0..10_000).map(|_| mint.message()).collect();
+        assert!(ids.is_sorted_by(|a, b| a.as_str()[..16] < b.as_str()[..16]), "strictly ascending");
+        assert!(ids.iter().all(|id| id.as_str().len() == 30 && id.as_str().starts_with("msg_")));
+        assert!(mint.part().as_str().starts_with("prt_"));
+    }
+
+    #[test]
+    fn ids_follow_the_servers_clock() {
+        let mint = Mint::default();
+        let first = mint.message();
+        mint.server_said(Millis::new(now().get() + 1_000_000));
+        let hex = |id: &MessageId| i64::from_str_radix(&id.as_str()[4..16], 16).unwrap();
+        let ahead = (hex(&mint.message()) - hex(&first)).rem_euclid(1 << 48) / 4096;
+        assert!((999_000..1_100_000).contains(&ahead), "{ahead}");
+    }
+}

@@ -1,0 +1,118 @@
+//! A prompt, before and while it runs.
+
+use std::{
+    fmt,
+    future::{Future, IntoFuture},
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::sync::oneshot;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{
+    ConversationManager, PromptExecutionResult,
+    error::{JsonAnswerError, PromptError},
+    input::PromptInput,
+    json,
+    updates::Updates,
+};
+use crate::{ids::SessionId, turn::Delivery};
+
+/// A prompt that has not been sent yet: await it, [`start`](Prompt::start) it to watch it, or ask for [`json`](Prompt::json).
+#[derive(Debug)]
+#[must_use = "a prompt is sent when it is awaited or started"]
+pub struct Prompt {
+    manager: ConversationManager,
+    input: PromptInput,
+}
+
+impl Prompt {
+    pub(super) fn new(manager: ConversationManager, input: PromptInput) -> Self {
+        Self { manager, input }
+    }
+
+    /// Takes a place in the session's line and runs it in the background.
+    ///
+    /// Prompts of one session run in the order in which they were started. Must be called inside a tokio runtime.
+    pub fn start(self) -> RunningPrompt {
+        self.manager.start(self.input)
+    }
+
+    /// Asks for an answer that is JSON of the given schema, and decodes it.
+    ///
+    /// The schema goes into the prompt in words; the server's own `format` makes a session unreadable. An answer that cannot be
+    /// decoded is sent back with the reason, at most `re_asks` times.
+    ///
+    /// # Errors
+    /// If the turn fails, or no answer has the asked shape; the raw answer is in the error.
+    ///
+    /// # Cancel safety
+    /// As for awaiting the prompt: dropping it leaves the server's run alone.
+    pub async fn json<T: DeserializeOwned>(self, schema: &Value, re_asks: u32) -> Result<T, JsonAnswerError> {
+        json::ask(&self.manager, self.input, schema, re_asks).await
+    }
+}
+
+impl IntoFuture for Prompt {
+    type Output = Result<PromptExecutionResult, PromptError>;
+    type IntoFuture = RunningPrompt;
+
+    fn into_future(self) -> RunningPrompt {
+        self.start()
+    }
+}
+
+/// A prompt that runs in the background: a future of its result, and a source of updates.
+///
+/// # Cancel safety
+/// Dropping it ends the waiting. The server's run is left alone unless
+/// [`abort_on_drop`](PromptInput::abort_on_drop) was asked for.
+pub struct RunningPrompt {
+    session: SessionId,
+    result: oneshot::Receiver<Result<PromptExecutionResult, PromptError>>,
+    updates: Option<Updates>,
+    _cancel: DropGuard,
+}
+
+impl RunningPrompt {
+    pub(super) fn new(
+        session: SessionId,
+        result: oneshot::Receiver<Result<PromptExecutionResult, PromptError>>,
+        updates: Updates,
+        cancel: CancellationToken,
+    ) -> Self {
+        Self { session, result, updates: Some(updates), _cancel: cancel.drop_guard() }
+    }
+
+    /// Everything that happens, from the start; can be taken once, before the prompt is awaited.
+    ///
+    /// It ends with the turn. A reader that is too slow misses some and is told so.
+    pub fn updates(&mut self) -> Option<Updates> {
+        self.updates.take()
+    }
+}
+
+impl Future for RunningPrompt {
+    type Output = Result<PromptExecutionResult, PromptError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // Nobody can take them any more.
+        self.updates = None;
+        let given_up = |session: &SessionId| PromptError::GivenUp {
+            session: session.clone(),
+            delivery: Delivery::Unknown,
+        };
+        Pin::new(&mut self.result)
+            .poll(context)
+            .map(|sent| sent.unwrap_or_else(|_closed| Err(given_up(&self.session))))
+    }
+}
+
+impl fmt::Debug for RunningPrompt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunningPrompt").field("session", &self.session).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,205 @@
+//! What came of a prompt.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::error::TurnFailed;
+use crate::{
+    conversation::{SessionConversationState, Usage},
+    ids::{MessageId, SessionId},
+    observe::SessionTree,
+    time::Timestamp,
+    turn::{Limit, Stop},
+    wire::{AssistantMessage, Message, MessageError, MessageInfo, Part, PartBody, ToolStatus},
+};
+
+/// A prompt that was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PromptSubmission {
+    /// The session it was sent to.
+    pub session_id: SessionId,
+    /// The user message that it became.
+    pub message_id: MessageId,
+    /// Its text.
+    pub prompt: String,
+    /// When it was first sent.
+    pub submitted_at: Timestamp,
+}
+
+/// What came of a prompt that the model was called for: there is at least one assistant message.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PromptExecutionResult {
+    /// The prompt.
+    pub submission: PromptSubmission,
+    /// Everything after the prompt's own message, in order, each message once and as it was last.
+    pub messages: Vec<Arc<Message>>,
+    /// How it ended. Only [`Completion::Settled`] is a success; see [`PromptExecutionResult::settled`].
+    pub completion: Completion,
+    /// What it used and cost, descendants included.
+    pub usage: Usage,
+    /// The same per session.
+    pub usage_by_session: BTreeMap<SessionId, Usage>,
+    /// The whole conversation as far as this manager has seen it.
+    pub conversation: SessionConversationState,
+}
+
+/// How a turn ended that the model was called for.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Completion {
+    /// The model finished, and the session is at rest.
+    Settled,
+    /// The provider, or the server, gave up.
+    Failed(MessageError),
+    /// Somebody aborted it.
+    Aborted,
+    /// A permission or a question was rejected, which ended it.
+    Rejected,
+    /// The manager's own policy ended it because of a request.
+    Refused,
+    /// The server died meanwhile; what was streamed since its last write is lost.
+    Interrupted,
+    /// A limit ran out.
+    TimedOut {
+        /// Which one.
+        limit: Limit,
+        /// What became of the server's run; nothing if it was left alone.
+        abort: Option<AbortReport>,
+    },
+}
+
+/// What an abort could confirm.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AbortReport {
+    /// The server says that the session and its descendants are idle.
+    pub confirmed: bool,
+    /// The sessions that were aborted.
+    pub sessions: Vec<SessionId>,
+}
+
+impl Completion {
+    /// Whether the model finished.
+    pub fn is_settled(&self) -> bool {
+        matches!(self, Self::Settled)
+    }
+
+    /// Whether the same task may succeed when it is tried again.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Interrupted | Self::TimedOut { .. } => true,
+            Self::Failed(error) => {
+                error.data.get("isRetryable").and_then(serde_json::Value::as_bool).unwrap_or(false)
+            }
+            Self::Settled | Self::Aborted | Self::Rejected | Self::Refused => false,
+        }
+    }
+
+    /// Reads the end of a session at rest off its last messages.
+    pub(super) fn of_rest(messages: &[Arc<Message>]) -> Self {
+        let Some((last, parts)) = steps(messages).next_back() else { return Self::Aborted };
+        let rejected = || {
+            let refused = |part: &PartBody| matches!(part, PartBody::Tool(tool) if tool.state.status == ToolStatus::Error);
+            parts.iter().any(|part| refused(&part.body))
+        };
+        match (&last.error, last.finish.as_deref()) {
+            (Some(error), _) if error.is_aborted() => Self::Aborted,
+            (Some(error), _) => Self::Failed(error.clone()),
+            // An abort while the server waited for the provider leaves neither a reason nor an error.
+            (None, None) => Self::Aborted,
+            // With more steps to come, nothing but a rejection brings a session to rest.
+            (None, Some("tool-calls")) if rejected() => Self::Rejected,
+            (None, Some(_)) => Self::Settled,
+        }
+    }
+
+    pub(super) fn of_stop(stop: Stop) -> Self {
+        match stop {
+            Stop::Aborted => Self::Aborted,
+            Stop::Refused => Self::Refused,
+        }
+    }
+}
+
+impl PromptExecutionResult {
+    /// The text of the final answer: that of the last step that says something, without thinking.
+    ///
+    /// Summaries of the history are no answers, and neither is what the model says when the server, having made one after
+    /// the answer, asks it to continue.
+    pub fn answer(&self) -> Option<String> {
+        answer(&self.messages)
+    }
+
+    /// This result if the turn is a success, and an error that holds it otherwise.
+    ///
+    /// # Errors
+    /// If the turn was aborted, interrupted, rejected, ran out of time or failed.
+    pub fn settled(self) -> Result<Self, TurnFailed> {
+        if self.completion.is_settled() { Ok(self) } else { Err(TurnFailed::new(self)) }
+    }
+}
+
+/// The model's steps, without summaries.
+fn steps(messages: &[Arc<Message>]) -> impl DoubleEndedIterator<Item = (&AssistantMessage, &[Part])> {
+    let step =
+        |message: &'_ Message| message.info.as_assistant().is_some_and(|step| step.summary != Some(true));
+    let steps = messages.iter().filter(move |message| step(message));
+    steps.filter_map(|message| Some((message.info.as_assistant()?, message.parts.as_slice())))
+}
+
+fn answer(messages: &[Arc<Message>]) -> Option<String> {
+    let continues =
+        |id: &MessageId| messages.iter().any(|message| message.info.id() == id && is_continuation(message));
+    let spoken: Vec<(bool, String)> = steps(messages)
+        .filter(|(step, _)| step.finish.as_deref() != Some("tool-calls"))
+        .filter_map(|(step, parts)| {
+            let text = text_of(parts);
+            (!text.trim().is_empty()).then(|| (step.parent_id.as_ref().is_some_and(continues), text))
+        })
+        .collect();
+    let own = spoken.iter().rev().find(|(continuation, _)| !continuation);
+    own.or(spoken.last()).map(|(_, text)| text.clone())
+}
+
+/// Whether the server asks here, after a summary, for the model to continue.
+fn is_continuation(message: &Message) -> bool {
+    matches!(message.info, MessageInfo::User(_))
+        && message.parts.iter().all(|part| match &part.body {
+            PartBody::Text(text) => text.synthetic == Some(true),
+            _ => false,
+        })
+        && !message.parts.is_empty()
+}
+
+fn text_of(parts: &[Part]) -> String {
+    let texts = parts.iter().filter_map(|part| match &part.body {
+        PartBody::Text(text) if text.synthetic != Some(true) && text.ignored != Some(true) => {
+            Some(text.text.as_str())
+        }
+        _ => None,
+    });
+    texts.filter(|text| !text.trim().is_empty()).collect::<Vec<_>>().join("\n\n")
+}
+
+/// What a turn used: everything after the prompt, and what its descendants did since.
+pub(super) fn usage_of(tree: &SessionTree, prompt: &MessageId) -> BTreeMap<SessionId, Usage> {
+    let root = tree.root();
+    let since = tree.message(root, prompt).map(|message| message.info.time().created);
+    let mut by_session = BTreeMap::new();
+    let mut add = |session: &SessionId, message: &Message| {
+        if let Some(step) = message.info.as_assistant() {
+            let usage: &mut Usage = by_session.entry(session.clone()).or_default();
+            *usage += Usage { tokens: (&step.tokens).into(), cost: step.cost };
+        }
+    };
+    for message in tree.turn(root, prompt) {
+        add(root, message);
+    }
+    for child in tree.children() {
+        for message in tree.messages(child).filter(|message| Some(message.info.time().created) >= since) {
+            add(child, message);
+        }
+    }
+    by_session
+}

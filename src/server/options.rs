@@ -1,0 +1,215 @@
+//! How to start a server.
+
+use std::{
+    collections::VecDeque,
+    env,
+    ffi::OsString,
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::{
+    client::{ApiError, ClientBuilder, OpenCodeClient},
+    error::InvalidInput,
+};
+
+type Configure = Arc<dyn Fn(ClientBuilder) -> ClientBuilder + Send + Sync>;
+
+/// How to start an [`OpenCodeServer`](super::OpenCodeServer).
+#[derive(Clone)]
+#[must_use]
+pub struct LaunchOptions {
+    executable: Option<PathBuf>,
+    pub(super) directory: Option<PathBuf>,
+    pub(super) environment: Vec<(OsString, OsString)>,
+    pub(super) config: Option<Value>,
+    pub(super) password: Option<Arc<str>>,
+    pub(super) startup_timeout: Duration,
+    pub(super) restart: RestartPolicy,
+    configure: Option<Configure>,
+}
+
+/// How often a crashed server is started again.
+#[derive(Debug, Clone)]
+pub struct RestartPolicy {
+    limit: usize,
+    within: Duration,
+    recent: VecDeque<Instant>,
+}
+
+impl Default for LaunchOptions {
+    fn default() -> Self {
+        Self {
+            executable: None,
+            directory: None,
+            environment: Vec::new(),
+            config: None,
+            password: None,
+            startup_timeout: Duration::from_secs(60),
+            restart: RestartPolicy::never(),
+            configure: None,
+        }
+    }
+}
+
+impl LaunchOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The executable; by default what `OPENCODE_BIN` names, else `opencode` on the path.
+    pub fn executable(mut self, path: impl Into<PathBuf>) -> Self {
+        self.executable = Some(path.into());
+        self
+    }
+
+    /// The directory to start in (this process's own by default).
+    pub fn directory(mut self, path: impl Into<PathBuf>) -> Self {
+        self.directory = Some(path.into());
+        self
+    }
+
+    /// Sets an environment variable, in addition to those of this process.
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// Configuration on top of the server's files, as in `opencode.json`.
+    pub fn config(mut self, config: Value) -> Self {
+        self.config = Some(config);
+        self
+    }
+
+    /// The password that clients need (a random one by default).
+    pub fn password(mut self, password: impl Into<Arc<str>>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// How long the server may take until it answers (60 s).
+    pub fn startup_timeout(mut self, timeout: Duration) -> Self {
+        self.startup_timeout = timeout;
+        self
+    }
+
+    /// Whether a crashed server is started again (never by default).
+    pub fn restart(mut self, policy: RestartPolicy) -> Self {
+        self.restart = policy;
+        self
+    }
+
+    /// Changes the settings of the server's client; the address and the credentials are set.
+    pub fn configure_client(
+        mut self,
+        configure: impl Fn(ClientBuilder) -> ClientBuilder + Send + Sync + 'static,
+    ) -> Self {
+        self.configure = Some(Arc::new(configure));
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), InvalidInput> {
+        let invalid = |field, rule| Err(InvalidInput::new(field, rule));
+        if self.directory.as_deref().is_some_and(|path| !path.is_dir()) {
+            return invalid("directory", "must exist");
+        }
+        if self.password.as_deref().is_some_and(|password| password.is_empty() || password.contains('\0')) {
+            return invalid("password", "must not be empty or contain NUL");
+        }
+        if self.config.as_ref().is_some_and(|config| !config.is_object()) {
+            return invalid("config", "must be an object");
+        }
+        Ok(())
+    }
+
+    pub(super) fn program(&self) -> PathBuf {
+        let named = env::var_os("OPENCODE_BIN").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let found = self.executable.clone().or(named).unwrap_or_else(|| PathBuf::from("opencode"));
+        // A bare name is looked up on the path; a path with a directory is meant from here, not from the server's directory.
+        let is_bare = found.parent() == Some(Path::new(""));
+        if is_bare { found } else { std::path::absolute(&found).unwrap_or(found) }
+    }
+
+    pub(super) fn client(&self, url: &str, password: &Arc<str>) -> Result<OpenCodeClient, ApiError> {
+        let builder = OpenCodeClient::builder(url).basic_auth("opencode", Arc::clone(password));
+        match &self.configure {
+            Some(configure) => configure(builder).build(),
+            None => builder.build(),
+        }
+    }
+}
+
+impl fmt::Debug for LaunchOptions {
+    /// Environment and configuration may hold keys, so only their names are shown.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.environment.iter().map(|(name, _)| name).collect();
+        f.debug_struct("LaunchOptions")
+            .field("executable", &self.executable)
+            .field("directory", &self.directory)
+            .field("environment", &names)
+            .field("startup_timeout", &self.startup_timeout)
+            .field("restart", &self.restart)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RestartPolicy {
+    /// A crashed server stays down.
+    pub fn never() -> Self {
+        Self::up_to(0, Duration::ZERO)
+    }
+
+    /// A crashed server is started again at most `limit` times within any stretch of this length.
+    pub fn up_to(limit: usize, within: Duration) -> Self {
+        Self { limit, within, recent: VecDeque::new() }
+    }
+
+    /// How long to wait before the next restart; `None` if there is none.
+    pub(super) fn next_pause(&mut self, now: Instant) -> Option<Duration> {
+        while self.recent.front().is_some_and(|at| now.duration_since(*at) > self.within) {
+            self.recent.pop_front();
+        }
+        if self.recent.len() >= self.limit {
+            return None;
+        }
+        let n_recent = u32::try_from(self.recent.len()).unwrap_or(u32::MAX);
+        self.recent.push_back(now);
+        // At once after the first crash, then slower: a server that dies at once will do so again.
+        let pause = Duration::from_millis(250).saturating_mul(2_u32.saturating_pow(n_recent) - 1);
+        Some(pause.min(Duration::from_secs(10)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn restarts_are_limited_per_stretch_of_time() {
+        let start = Instant::now();
+        let mut policy = RestartPolicy::up_to(3, Duration::from_secs(60));
+        let mut at =
+            |seconds| policy.next_pause(start + Duration::from_secs(seconds)).map(|pause| pause.as_millis());
+        assert_eq!([at(0), at(1), at(2), at(3)], [Some(0), Some(250), Some(750), None]);
+        assert_eq!([at(59), at(61), at(61)], [None, Some(750), None]);
+        assert_eq!(RestartPolicy::never().next_pause(start), None);
+    }
+
+    #[test]
+    fn bad_options_are_refused_by_name() {
+        let rows = [
+            (LaunchOptions::new().directory("/no/such/directory"), "directory must exist"),
+            (LaunchOptions::new().password(""), "password must not be empty or contain NUL"),
+            (LaunchOptions::new().config(Value::Null), "config must be an object"),
+        ];
+        for (options, message) in rows {
+            assert_eq!(options.check().unwrap_err().to_string(), message);
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! One server process and its group.
+
+use std::{
+    collections::VecDeque,
+    io,
+    process::Stdio,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader},
+    process::{Child, Command},
+    sync::oneshot,
+    time::{Instant, sleep, timeout, timeout_at},
+};
+use tokio_util::task::TaskTracker;
+
+use super::{LaunchError, LaunchOptions, ServerExit};
+use crate::client::{ApiErrorKind, OpenCodeClient};
+
+/// How many lines of standard error are kept, and how much of each.
+const KEPT_LINES: usize = 100;
+const KEPT_LINE_BYTES: u64 = 4096;
+
+/// A request sent too early is never answered, so each probe is short.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+const PROBE_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long a server may take to end on its own. It needs none of it, but its tools may.
+const STOP_GRACE: Duration = Duration::from_secs(2);
+
+/// How long the last lines may take to arrive after the process has ended.
+const OUTPUT_GRACE: Duration = Duration::from_secs(1);
+
+/// The process group of the current process, if there is one.
+#[derive(Debug, Default)]
+pub(super) struct Group(Mutex<Option<u32>>);
+
+pub(super) struct Process {
+    child: Child,
+    url: String,
+    stderr: Lines,
+    readers: TaskTracker,
+    group: Arc<Group>,
+}
+
+#[derive(Clone)]
+struct Lines {
+    lines: Arc<Mutex<VecDeque<String>>>,
+    secret: Arc<str>,
+}
+
+impl Process {
+    /// Starts a server and waits until it answers. On failure nothing is left running.
+    pub(super) async fn start(
+        options: &LaunchOptions,
+        password: &Arc<str>,
+        group: &Arc<Group>,
+    ) -> Result<Self, LaunchError> {
+        let after = options.startup_timeout;
+        let deadline = Instant::now() + after;
+        let mut child = spawn(options, password)?;
+        group.set(child.id());
+        let readers = TaskTracker::new();
+        let stderr = Lines { lines: Arc::default(), secret: Arc::clone(password) };
+        if let Some(pipe) = child.stderr.take() {
+            let lines = stderr.clone();
+            readers.spawn(read_lines(pipe, move |line| lines.push(&line)));
+        }
+        let (announce, announced) = oneshot::channel();
+        if let Some(pipe) = child.stdout.take() {
+            let mut announce = Some(announce);
+            readers.spawn(read_lines(pipe, move |line| {
+                if let Some(url) = listening_url(&line)
+                    && let Some(announce) = announce.take()
+                {
+                    // Nobody listens any more once the start has failed.
+                    drop(announce.send(url));
+                }
+            }));
+        }
+        readers.close();
+        let mut process = Self { child, url: String::new(), stderr, readers, group: Arc::clone(group) };
+        match timeout_at(deadline, process.become_ready(options, password, announced)).await {
+            Ok(Ok(())) => Ok(process),
+            Ok(Err(error)) => {
+                process.stop().await;
+                Err(error)
+            }
+            Err(_) => Err(LaunchError::NotReady { after, stderr: process.stop().await.stderr }),
+        }
+    }
+
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Waits until the process has ended, and ends what it left behind.
+    pub(super) async fn exited(&mut self) -> ServerExit {
+        let status = self.child.wait().await.ok();
+        self.clean_up(status, false).await
+    }
+
+    /// Ends the process and its whole group.
+    pub(super) async fn stop(&mut self) -> ServerExit {
+        self.group.terminate();
+        let status = if let Ok(status) = timeout(STOP_GRACE, self.child.wait()).await {
+            status.ok()
+        } else {
+            self.group.kill();
+            self.child.wait().await.ok()
+        };
+        self.clean_up(status, true).await
+    }
+
+    async fn clean_up(&mut self, status: Option<std::process::ExitStatus>, requested: bool) -> ServerExit {
+        self.group.kill();
+        self.group.set(None);
+        // Whoever left the group on purpose may keep the pipes open.
+        let _complete = timeout(OUTPUT_GRACE, self.readers.wait()).await;
+        ServerExit { status, requested, stderr: self.stderr.all() }
+    }
+
+    async fn become_ready(
+        &mut self,
+        options: &LaunchOptions,
+        password: &Arc<str>,
+        announced: oneshot::Receiver<String>,
+    ) -> Result<(), LaunchError> {
+        let url = tokio::select! {
+            Ok(url) = announced => url,
+            status = self.child.wait() => {
+                return Err(LaunchError::Exited(self.clean_up(status.ok(), false).await));
+            }
+        };
+        let probe = OpenCodeClient::builder(&url)
+            .basic_auth("opencode", Arc::clone(password))
+            .answer_timeout(PROBE_TIMEOUT)
+            .read_timeout(PROBE_TIMEOUT)
+            .read_attempts(1)
+            .build()
+            .map_err(LaunchError::Refused)?;
+        let answered = async {
+            loop {
+                let Err(error) = probe.health().await else { return Ok(()) };
+                match error.kind() {
+                    _ if error.is_unauthorized() => return Err(LaunchError::Refused(error)),
+                    // A server that has no such route answers it all the same.
+                    ApiErrorKind::Status(_) | ApiErrorKind::NotJson { .. } => return Ok(()),
+                    _ => sleep(PROBE_PAUSE).await,
+                }
+            }
+        };
+        tokio::select! {
+            answered = answered => answered?,
+            status = self.child.wait() => {
+                return Err(LaunchError::Exited(self.clean_up(status.ok(), false).await));
+            }
+        }
+        // With the options of the caller, of which the probe's limits are none.
+        options.client(&url, password).map_err(LaunchError::Refused)?;
+        self.url = url;
+        Ok(())
+    }
+}
+
+fn spawn(options: &LaunchOptions, password: &Arc<str>) -> Result<Child, LaunchError> {
+    let program = options.program();
+    let mut command = Command::new(&program);
+    command
+        .args(["serve", "--hostname", "127.0.0.1", "--port", "0"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        // A server must not replace itself under a running turn.
+        .env("OPENCODE_DISABLE_AUTOUPDATE", "1");
+    #[cfg(unix)]
+    command.process_group(0);
+    if let Some(directory) = &options.directory {
+        command.current_dir(directory);
+    }
+    if let Some(config) = &options.config {
+        command.env("OPENCODE_CONFIG_CONTENT", config.to_string());
+    }
+    command
+        .envs(options.environment.iter().map(|(name, value)| (name, value)))
+        .env("OPENCODE_SERVER_USERNAME", "opencode")
+        .env("OPENCODE_SERVER_PASSWORD", &**password);
+    command.spawn().map_err(|source| {
+        let executable = program.display().to_string();
+        if source.kind() == io::ErrorKind::NotFound {
+            LaunchError::NotFound { executable, source }
+        } else {
+            LaunchError::Spawn { executable, source }
+        }
+    })
+}
+
+/// The address in a line such as `opencode server listening on http://127.0.0.1:4096`.
+fn listening_url(line: &str) -> Option<String> {
+    let (_, address) = line.split_once("listening on ")?;
+    let url = address.split_whitespace().next()?;
+    url.starts_with("http").then(|| url.to_owned())
+}
+
+/// Reads lines until the end, whatever they contain; an endless line costs no memory.
+async fn read_lines(pipe: impl AsyncRead + Unpin, mut take: impl FnMut(String)) {
+    let mut reader = BufReader::new(pipe);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match (&mut reader).take(KEPT_LINE_BYTES).read_until(b'\n', &mut line).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => take(String::from_utf8_lossy(&line).trim_end().to_owned()),
+        }
+    }
+}
+
+impl Lines {
+    fn push(&self, line: &str) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == KEPT_LINES {
+            lines.pop_front();
+        }
+        lines.push_back(line.replace(&*self.secret, "[password]"));
+    }
+
+    fn all(&self) -> Vec<String> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
+
+impl Group {
+    pub(super) fn id(&self) -> Option<u32> {
+        *self.lock()
+    }
+
+    /// Kills every process of the group at once.
+    pub(super) fn kill(&self) {
+        #[cfg(unix)]
+        self.signal(rustix::process::Signal::KILL);
+    }
+
+    fn terminate(&self) {
+        #[cfg(unix)]
+        self.signal(rustix::process::Signal::TERM);
+    }
+
+    fn set(&self, leader: Option<u32>) {
+        *self.lock() = leader;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(unix)]
+    fn signal(&self, signal: rustix::process::Signal) {
+        // The lock is held so that the group cannot be forgotten, and its number reused, in between.
+        let leader = self.lock();
+        let pid = leader.and_then(|id| rustix::process::Pid::from_raw(i32::try_from(id).ok()?));
+        if let Some(pid) = pid
+            && let Err(error) = rustix::process::kill_process_group(pid, signal)
+            && error != rustix::io::Errno::SRCH
+        {
+            tracing::warn!(%error, "cannot signal the server's process group");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_is_read_from_the_line_that_announces_it() {
+        let url = |line| listening_url(line);
+        assert_eq!(
+            url("opencode server listening on http://127.0.0.1:4096").as_deref(),
+            Some("http://127.0.0.1:4096")
+        );
+        assert_eq!(url("INFO listening on http://[::1]:1 (pid 3)").as_deref(), Some("http://[::1]:1"));
+        assert_eq!(url("listening on port 4096"), None);
+        assert_eq!(url("Warning: OPENCODE_SERVER_PASSWORD is not set"), None);
+    }
+
+    #[tokio::test]
+    async fn endless_and_broken_lines_are_cut_and_the_password_is_not_kept() {
+        let lines = Lines { lines: Arc::default(), secret: "geheim".into() };
+        let sink = lines.clone();
+        let mut text = b"a\xffb\nthe password is geheim\n".to_vec();
+        text.extend(vec![b'x'; 10_000]);
+        read_lines(&*text, move |line| sink.push(&line)).await;
+        let kept = lines.all();
+        assert_eq!(kept[..2], ["a\u{fffd}b", "the password is [password]"]);
+        assert_eq!(kept[2..].iter().map(String::len).collect::<Vec<_>>(), [4096, 4096, 1808]);
+    }
+}

@@ -1,0 +1,81 @@
+//! Named gates: the way for a test to hold the fake at a point and let it go on, without sleeping.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, PoisonError},
+};
+
+use tokio::sync::Notify;
+
+#[derive(Debug, Default)]
+pub(super) struct Gates {
+    inner: Mutex<Inner>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    open: BTreeSet<String>,
+    waiting: BTreeMap<String, usize>,
+}
+
+impl Gates {
+    /// Opens a gate for good.
+    pub(super) fn open(&self, name: &str) {
+        self.lock().open.insert(name.to_owned());
+        self.changed.notify_waiters();
+    }
+
+    pub(super) fn close(&self, name: &str) {
+        self.lock().open.remove(name);
+    }
+
+    /// How many wait at the gate now.
+    pub(super) fn waiting(&self, name: &str) -> usize {
+        self.lock().waiting.get(name).copied().unwrap_or(0)
+    }
+
+    /// Waits until the gate is open.
+    pub(super) async fn pass(&self, name: &str, arrived: impl FnOnce()) {
+        let mut changed = std::pin::pin!(self.changed.notified());
+        changed.as_mut().enable();
+        if self.lock().open.contains(name) {
+            return;
+        }
+        let _place = Place::take(self, name);
+        arrived();
+        loop {
+            changed.as_mut().await;
+            changed.set(self.changed.notified());
+            changed.as_mut().enable();
+            if self.lock().open.contains(name) {
+                return;
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One that waits; dropping it, also by cancellation, leaves the queue.
+struct Place<'a> {
+    gates: &'a Gates,
+    name: &'a str,
+}
+
+impl<'a> Place<'a> {
+    fn take(gates: &'a Gates, name: &'a str) -> Self {
+        *gates.lock().waiting.entry(name.to_owned()).or_default() += 1;
+        Self { gates, name }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(waiting) = self.gates.lock().waiting.get_mut(self.name) {
+            *waiting -= 1;
+        }
+    }
+}

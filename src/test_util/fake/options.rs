@@ -1,0 +1,145 @@
+//! How a fake behaves from its start; what goes wrong later is said with [`Fault`](super::Fault)s.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// Which release of the server the fake imitates.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Flavour {
+    /// 1.18.33, the release every behaviour was measured on.
+    #[default]
+    V1_18,
+    /// 1.15.0, whose `/event` carries no message, part or session events, only deltas, statuses and requests.
+    V1_15_0,
+    /// 1.1: deltas travel inside part updates, events have no ids, there are no heartbeats and no page cursors, and an
+    /// unknown session or agent is accepted in silence.
+    V1_1,
+}
+
+impl Flavour {
+    pub(super) fn version(self) -> &'static str {
+        match self {
+            Self::V1_18 => "1.18.33",
+            Self::V1_15_0 => "1.15.0",
+            Self::V1_1 => "1.1.65",
+        }
+    }
+}
+
+/// The settings of a [`FakeOpenCode`](super::FakeOpenCode).
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct FakeOptions {
+    pub(super) password: Option<String>,
+    pub(super) flavour: Flavour,
+    pub(super) time_scale: f64,
+    pub(super) heartbeat: Duration,
+    pub(super) directory: String,
+    pub(super) agents: Vec<String>,
+    pub(super) models: Vec<String>,
+    pub(super) context_limit: u64,
+    pub(super) output_limit: u64,
+    pub(super) permission: Value,
+    pub(super) subagent_depth: usize,
+    pub(super) background_subagents: bool,
+}
+
+impl Default for FakeOptions {
+    fn default() -> Self {
+        let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        Self {
+            password: None,
+            flavour: Flavour::default(),
+            time_scale: 1.0,
+            heartbeat: Duration::from_secs(10),
+            directory: "/fake/project".to_owned(),
+            agents: owned(&["build", "explore", "general", "plan"]),
+            models: owned(&["mock/m"]),
+            context_limit: 100_000,
+            output_limit: 10_000,
+            permission: json!({}),
+            subagent_depth: 1,
+            background_subagents: false,
+        }
+    }
+}
+
+impl FakeOptions {
+    /// The defaults: release 1.18.33 at its own pace, without a password, in the directory `/fake/project`.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Demands HTTP Basic authentication as user `opencode`. Default: none.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// Imitates another release. Default: [`Flavour::V1_18`].
+    pub fn flavour(mut self, flavour: Flavour) -> Self {
+        self.flavour = flavour;
+        self
+    }
+
+    /// Multiplies the server's own waits: between retries, for tools after an abort, before the tail of a turn.
+    /// The pauses of a script are not scaled. Default: 1.0, the real server's pace.
+    pub fn time_scale(mut self, scale: f64) -> Self {
+        self.time_scale = scale.max(0.0);
+        self
+    }
+
+    /// How often an event stream carries `server.heartbeat`. Default: 10 s.
+    pub fn heartbeat(mut self, interval: Duration) -> Self {
+        self.heartbeat = interval;
+        self
+    }
+
+    /// The directory of requests that name none. Default: `/fake/project`.
+    pub fn directory(mut self, directory: impl Into<String>) -> Self {
+        self.directory = directory.into();
+        self
+    }
+
+    /// Adds an agent to `build`, `explore`, `general` and `plan`.
+    pub fn agent(mut self, name: impl Into<String>) -> Self {
+        self.agents.push(name.into());
+        self.agents.sort();
+        self
+    }
+
+    /// Adds a model, as `provider/model`, to `mock/m`.
+    pub fn model(mut self, model: impl Into<String>) -> Self {
+        self.models.push(model.into());
+        self
+    }
+
+    /// The models' context and output limits in tokens; a step that uses more than their difference is compacted.
+    /// Default: 100,000 and 10,000.
+    pub fn limits(mut self, context: u64, output: u64) -> Self {
+        self.context_limit = context;
+        self.output_limit = output;
+        self
+    }
+
+    /// The server's `permission` configuration, such as `{"bash": {"*": "allow", "touch *": "ask"}}`.
+    /// Default: empty, which allows everything.
+    pub fn permission(mut self, permission: Value) -> Self {
+        self.permission = permission;
+        self
+    }
+
+    /// How deep subagents may nest. Default: 1.
+    pub fn subagent_depth(mut self, depth: usize) -> Self {
+        self.subagent_depth = depth;
+        self
+    }
+
+    /// Lets the `task` tool run in the background, as the server does behind an experimental flag. Default: not.
+    pub fn background_subagents(mut self) -> Self {
+        self.background_subagents = true;
+        self
+    }
+}

@@ -1,0 +1,20 @@
+//! What the merged messages say about a turn.
+
+/// What the merged messages say about a turn; see [`Turn::handle`](super::Turn::handle).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
+pub struct Facts {
+    /// The prompt's user message exists; for a wait without a prompt: any user message does.
+    pub exists: bool,
+    /// No user message is newer than the prompt's. Submitting an older one again would run it again.
+    pub newest: bool,
+    /// Assistant messages after it, summaries included.
+    pub steps: usize,
+    /// How many of them are not completed.
+    pub incomplete: usize,
+    /// A tool runs somewhere in the tree, other than one that merely waits for a subagent whose messages are seen.
+    pub tool_running: bool,
+    /// A subagent was sent to the background and its result has not come back: the session will run again by itself.
+    pub result_awaited: bool,
+}
