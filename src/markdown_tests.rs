@@ -37,7 +37,7 @@ fn check(options: &MarkdownOptions, expected: &Expect) {
 fn a_conversation_reads_well() {
     check(
         &MarkdownOptions::default(),
-        &expect![[r###"
+        &expect![[r#"
         ## User
 
         Do it.
@@ -91,7 +91,7 @@ fn a_conversation_reads_well() {
         ---
 
         *42 tokens: 20 in, 10 out, 2 thinking, 4 + 6 cached; cost 1*
-    "###]],
+    "#]],
     );
 }
 
@@ -99,7 +99,7 @@ fn a_conversation_reads_well() {
 fn thinking_and_long_output_can_be_left_out() {
     check(
         &MarkdownOptions::default().with_thinking(false).with_max_lines(2),
-        &expect![[r###"
+        &expect![[r#"
         ## User
 
         Do it.
@@ -145,6 +145,6 @@ fn thinking_and_long_output_can_be_left_out() {
         ---
 
         *42 tokens: 20 in, 10 out, 2 thinking, 4 + 6 cached; cost 1*
-    "###]],
+    "#]],
     );
 }

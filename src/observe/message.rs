@@ -17,6 +17,9 @@ use crate::{
     wire::{Message, MessageInfo, Part, PartBody},
 };
 
+/// Text for parts of one message that were not seen: far more than streams between two polls.
+const MAX_EARLY_BYTES: usize = 1 << 18;
+
 /// A message of which at least a part was seen.
 #[derive(Debug, Default)]
 pub(super) struct MessageLog {
@@ -24,7 +27,7 @@ pub(super) struct MessageLog {
     pub(super) info: Option<MessageInfo>,
     pub(super) parts: BTreeMap<PartId, PartLog>,
     /// Text for parts that were not seen yet; nothing for one that became too long to keep.
-    pub(super) early: BTreeMap<PartId, Option<String>>,
+    early: BTreeMap<PartId, Option<String>>,
     /// The turn was over when this message was last looked at, so what is unfinished stays so.
     pub(super) at_rest: bool,
     /// What was last emitted for the message as a whole.
@@ -173,12 +176,11 @@ impl MessageLog {
         true
     }
 
-    /// Adds streamed text to a part; says whether that was news. Text for an unknown part is kept up to `room` bytes.
+    /// Adds streamed text to a part; says whether that was news. Text for an unknown part is kept, within bounds.
     pub(super) fn merge_delta(
         &mut self,
         part: &PartId,
         delta: &str,
-        room: usize,
         converter: Converter<'_>,
         effects: &mut Effects,
     ) -> bool {
@@ -188,9 +190,10 @@ impl MessageLog {
         let Some(log) = self.parts.get_mut(part) else {
             // Some servers send no parts but only what is added to them: whoever waits must know that something moves.
             effects.out.progress = true;
+            let kept: usize = self.early.values().flatten().map(String::len).sum();
             let early = self.early.entry(part.clone()).or_insert_with(|| Some(String::new()));
             match early {
-                Some(text) if delta.len() <= room => text.push_str(delta),
+                Some(text) if kept + delta.len() <= MAX_EARLY_BYTES => text.push_str(delta),
                 // A text with a hole in it is worse than none.
                 Some(_) | None => *early = None,
             }

@@ -201,7 +201,7 @@ fn what_never_finds_its_message_is_not_kept_without_bound() {
     let step = step(ROOT, "msg_9999", 9_999);
     client.message(&step);
     for _ in 0..3 {
-        client.delta(&text(&step, "prt_9999", ""), &"x".repeat(600_000));
+        client.delta(&text(&step, "prt_9999", ""), &"x".repeat(200_000));
     }
     client.part(&text(&step, "prt_9999", ""));
     assert_eq!(client.texts("main").len(), 64);
