@@ -35,7 +35,8 @@ async fn prompts_of_a_session_run_in_the_order_they_were_started() {
 #[tokio::test]
 async fn a_prompt_may_be_refused_instead_of_waiting() {
     let stage = Stage::new().await;
-    let refused = |script: &opencode_conductor::test_util::Script| stage.input(script).when_busy(WhenBusy::Refuse);
+    let refused =
+        |script: &opencode_conductor::test_util::Script| stage.input(script).when_busy(WhenBusy::Refuse);
     let running = stage.manager.prompt(refused(&gated_text("gate", "one two"))).start();
     let error = stage.send(refused(&texts("never"))).await.unwrap_err();
     assert!(matches!(&error, PromptError::Busy { session } if *session == stage.session), "{error:?}");
