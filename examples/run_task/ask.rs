@@ -87,10 +87,7 @@ impl Asked {
             let line = read.ok().filter(|bytes| *bytes > 0).map(|_| line.trim().to_owned());
             drop(typed.send(line));
         });
-        let line = tokio::select! {
-            line = line => line.ok().flatten(),
-            _ = tokio::signal::ctrl_c() => None,
-        };
+        let line = line.await.ok().flatten();
         if line.is_none() {
             println!();
         }

@@ -25,6 +25,7 @@ use opencode_conductor::{
 use opencode_conductor_examples::{
     backend::{Backend, ServerFlags},
     failure::{self, Failure, one_line},
+    interrupt::Interrupts,
     json::Report,
 };
 use tokio::time::{MissedTickBehavior, interval};
@@ -91,6 +92,7 @@ async fn run_on(backend: &Backend, arguments: &Arguments) -> Result<ExitCode, Fa
     let mut view = (!arguments.json).then(|| View::new(backend.name(), arguments));
     let mut redraw = interval(REDRAW);
     redraw.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut interrupts = Interrupts::listen()?;
     let mut interrupted = false;
     let ended = loop {
         tokio::select! {
@@ -105,9 +107,12 @@ async fn run_on(backend: &Backend, arguments: &Arguments) -> Result<ExitCode, Fa
                 if let Some(view) = &mut view {
                     view.clear();
                 }
-                question.answer_from_terminal().await;
+                tokio::select! {
+                    () = question.answer_from_terminal() => {}
+                    () = interrupts.next() => abort(&manager, &session).await?,
+                }
             }
-            _ = tokio::signal::ctrl_c() => {
+            () = interrupts.next() => {
                 if interrupted {
                     return Err(Failure::task("stopped without waiting for the server"));
                 }

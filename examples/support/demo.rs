@@ -9,6 +9,16 @@ use tokio::task::JoinSet;
 /// What is asked if nothing else is.
 pub const PROMPT: &str = "parse_amount accepts negative amounts. Make it refuse them, and check its callers.";
 
+/// What several tasks ask if nothing else is asked.
+pub const PROMPTS: [&str; 6] = [
+    PROMPT,
+    "Replace the hand-written date parsing by the one of the standard library.",
+    "The import job holds the lock while it reads files. Make it let go.",
+    "Add a test for invoices without lines.",
+    "Explain in the README how rounding works, and check that it is true.",
+    "Find out why the nightly build is slow, and fix the worst offender.",
+];
+
 /// A fake server that plays demonstrations; ends when dropped.
 #[derive(Debug)]
 pub struct Demo {
@@ -18,9 +28,12 @@ pub struct Demo {
 impl Demo {
     /// Answers every prompt that brings no script of its own.
     pub fn play_on(fake: FakeOpenCode) -> Self {
-        fake.on_prompt(|prompt| match prompt.agent.as_str() {
-            "explore" => search(prompt),
-            _ => repair(prompt),
+        fake.on_prompt(|prompt| {
+            let mut script = if prompt.agent == "explore" { search(prompt) } else { repair(prompt) };
+            for step in &mut script.steps {
+                step.chunk_ms = pace(&prompt.text);
+            }
+            script
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(let_tools_take_their_time(Arc::new(fake)));
@@ -115,8 +128,13 @@ fn say(mut step: Step, thinking: &str, text: &str, read: u64) -> Step {
     thinking.clone_into(&mut step.reasoning);
     text.clone_into(&mut step.text);
     step.before_ms = 150;
-    step.chunk_ms = 25;
     step
+}
+
+/// Different tasks take different times, the same ones each time.
+fn pace(prompt: &str) -> u64 {
+    let sum: usize = prompt.bytes().map(usize::from).sum();
+    if prompt == PROMPT { 25 } else { [25, 10, 18, 32][sum % 4] }
 }
 
 fn tool(prompt: &Prompt, name: &str, args: Value, ms: u64) -> ScriptedTool {

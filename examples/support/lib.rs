@@ -6,5 +6,6 @@ pub mod backend;
 pub mod demo;
 pub mod failure;
 pub mod flags;
+pub mod interrupt;
 pub mod json;
 pub mod style;

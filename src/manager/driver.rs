@@ -469,7 +469,9 @@ fn facts(live: &Live, prompt: Option<&MessageId>) -> Facts {
         MessageInfo::Assistant(step) => {
             facts.steps += 1;
             facts.incomplete += usize::from(step.time.completed.is_none());
-            n_background += message.parts.iter().filter(|part| is_background(part)).count();
+            let background =
+                |part: &Part| matches!(&part.body, PartBody::Tool(tool) if tool.is_background_task());
+            n_background += message.parts.iter().filter(|part| background(part)).count();
         }
         MessageInfo::User(_) => n_prompts += 1,
         MessageInfo::Unknown(_) => {}
@@ -494,18 +496,6 @@ fn facts(live: &Live, prompt: Option<&MessageId>) -> Facts {
         _ => false,
     });
     facts
-}
-
-/// Whether a call only started its subagent and did not wait for it.
-fn is_background(part: &Part) -> bool {
-    let PartBody::Tool(tool) = &part.body else { return false };
-    let started =
-        |output: &String| output.starts_with("<task ") && output.lines().next().is_some_and(is_running);
-    tool.tool == "task" && tool.state.output.as_ref().is_some_and(started)
-}
-
-fn is_running(task: &str) -> bool {
-    task.contains("state=\"running\"")
 }
 
 fn tree_status(tree: &SessionTree, status: &StatusMap) -> TreeStatus {

@@ -183,6 +183,8 @@ impl MessageLog {
             return false;
         }
         let Some(log) = self.parts.get_mut(part) else {
+            // Some servers send no parts but only what is added to them: whoever waits must know that something moves.
+            effects.out.progress = true;
             let early = self.early.entry(part.clone()).or_insert_with(|| Some(String::new()));
             match early {
                 Some(text) if delta.len() <= room => text.push_str(delta),

@@ -157,8 +157,8 @@ impl SessionLog {
             } else {
                 self.early.retain(|early| early != id);
                 self.active.insert(id.clone());
-                // Something new happens, so the last thing the server said about the session no longer holds.
-                self.idle = false;
+                // A new step runs, so the last thing the server said about the session no longer holds.
+                self.idle &= !is_incomplete;
             }
             if let Some(prompt) = info.as_assistant().and_then(|step| step.parent_id.clone()) {
                 let first = self.first_steps.entry(prompt).or_insert_with(|| place.clone());
@@ -172,7 +172,10 @@ impl SessionLog {
             self.incomplete.remove(id);
         }
         self.changed(id, effects);
-        self.rest_if_idle(effects);
+        // A new prompt is not at rest: it is about to be answered.
+        if info.as_assistant().is_some() {
+            self.rest_if_idle(effects);
+        }
     }
 
     pub(super) fn see_part(

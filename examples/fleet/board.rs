@@ -1,0 +1,180 @@
+//! The board: one line per task that has begun, and one for all of them.
+
+use std::{
+    fmt::Write as _,
+    io::{Write, stdout},
+    time::{Duration, Instant},
+};
+
+use opencode_conductor_examples::style::{self, Ink, Style, shorten};
+
+use crate::{
+    summary::verdict,
+    work::{News, Outcome, Task},
+};
+
+/// How wide a bar is.
+const BAR: usize = 16;
+
+pub(crate) struct Board {
+    style: Style,
+    rows: Vec<Row>,
+    n_live: usize,
+    frame: usize,
+}
+
+struct Row {
+    name: String,
+    prompt: String,
+    state: State,
+}
+
+enum State {
+    Waiting,
+    Running { since: Instant, doing: String, n_tools: usize },
+    Ended { ink: Ink, words: String },
+}
+
+impl Board {
+    pub(crate) fn new(tasks: &[Task], concurrency: usize, server: &str) -> Self {
+        let style = Style::of_stdout();
+        let row = |task: &Task| Row {
+            name: task.id.clone(),
+            prompt: style::harmless(task.prompt.lines().next().unwrap_or_default()),
+            state: State::Waiting,
+        };
+        let board = Self { style, rows: tasks.iter().map(row).collect(), n_live: 0, frame: 0 };
+        let words = format!("{}, {concurrency} at a time, {server}", style::plural(tasks.len(), "task"));
+        write(&format!(
+            "{} {}\n",
+            style.paint(Ink::Bold, "opencode-conductor"),
+            style.paint(Ink::Dim, &words)
+        ));
+        board
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
+    pub(crate) fn note(&mut self, index: usize, news: News) {
+        let Some(row) = self.rows.get_mut(index) else { return };
+        match (&mut row.state, news) {
+            (State::Waiting, _) => {
+                row.state =
+                    State::Running { since: Instant::now(), doing: "starting".to_owned(), n_tools: 0 };
+                if !self.style.live {
+                    write(&format!("{} started: {}\n", row.name, row.prompt));
+                }
+            }
+            (State::Running { doing, .. }, News::Doing(now)) => *doing = now,
+            (State::Running { n_tools, .. }, News::Tool) => *n_tools += 1,
+            (State::Running { .. }, News::Started) | (State::Ended { .. }, _) => {}
+        }
+    }
+
+    pub(crate) fn ended(&mut self, index: usize, outcome: &Outcome) {
+        let Some(row) = self.rows.get_mut(index) else { return };
+        let (ink, words) = verdict(outcome);
+        if !self.style.live {
+            write(&format!("{} ended: {words}, {}\n", row.name, style::duration(outcome.elapsed)));
+        }
+        row.state = State::Ended { ink, words: format!("{words} · {}", style::duration(outcome.elapsed)) };
+    }
+
+    pub(crate) fn draw(&mut self, elapsed: Duration) {
+        if !self.style.live {
+            return;
+        }
+        self.frame += 1;
+        let columns = Style::columns();
+        // What matters most if there is not room for all: what runs, then what has ended last.
+        let room = Style::rows().saturating_sub(4);
+        let hidden = self.rows.len().saturating_sub(room);
+        let is_waiting = |row: &&Row| matches!(row.state, State::Waiting);
+        let is_running = |row: &&Row| matches!(row.state, State::Running { .. });
+        let mut to_hide = hidden;
+        let mut shown: Vec<&Row> = Vec::new();
+        for row in self.rows.iter().rev() {
+            if to_hide > 0 && is_waiting(&row) {
+                to_hide -= 1;
+            } else {
+                shown.push(row);
+            }
+        }
+        shown.reverse();
+        shown.retain(|row| {
+            let hide = to_hide > 0 && !is_running(row);
+            to_hide -= usize::from(hide);
+            !hide
+        });
+        let mut lines: Vec<String> = shown.into_iter().map(|row| self.line(row, columns)).collect();
+        lines.push(self.total(hidden, elapsed));
+        self.redraw(&lines);
+    }
+
+    /// Takes the board away; the summary says it all.
+    pub(crate) fn close(&mut self) {
+        if self.style.live {
+            self.redraw(&[]);
+            write("\x1b[?25h");
+        }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
+    fn line(&self, row: &Row, columns: usize) -> String {
+        let style = self.style;
+        let (bar, words) = match &row.state {
+            State::Waiting => (style.paint(Ink::Dim, &"─".repeat(BAR)), style.paint(Ink::Dim, "waiting")),
+            State::Running { since, doing, n_tools } => {
+                let now = Instant::now().duration_since(*since);
+                let words =
+                    format!("{} · {} · {doing}", style::duration(now), style::plural(*n_tools, "tool"));
+                (self.pulse(), shorten(&words, 36))
+            }
+            State::Ended { ink, words } => {
+                (style.paint(*ink, &"━".repeat(BAR)), style.paint(*ink, &shorten(words, 36)))
+            }
+        };
+        let room = columns.saturating_sub(row.name.len() + BAR + 36 + 6);
+        let prompt = shorten(&row.prompt, room);
+        let gap = " ".repeat(room.saturating_sub(style::width(&prompt)));
+        format!("{}  {prompt}{gap}  {bar}  {words}", style.paint(Ink::Bold, &row.name))
+    }
+
+    /// Something that moves: how far a task is, nobody knows.
+    fn pulse(&self) -> String {
+        let at = self.frame % (2 * BAR - 6);
+        let at = at.min(2 * BAR - 6 - at);
+        let pulse = format!("{}{}{}", "─".repeat(at), "━".repeat(3), "─".repeat(BAR - 3 - at));
+        self.style.paint(Ink::Cyan, &pulse)
+    }
+
+    fn total(&self, hidden: usize, elapsed: Duration) -> String {
+        let n_ended = self.rows.iter().filter(|row| matches!(row.state, State::Ended { .. })).count();
+        let n_running = self.rows.iter().filter(|row| matches!(row.state, State::Running { .. })).count();
+        let filled = 40 * n_ended / self.rows.len().max(1);
+        let bar = format!("{}{}", "█".repeat(filled), "░".repeat(40 - filled));
+        let mut words = format!("{n_ended} of {} ended, {n_running} running", self.rows.len());
+        if hidden > 0 {
+            // Writing to a string cannot fail.
+            let _ = write!(words, ", {hidden} not shown");
+        }
+        format!("{} {words}, {}", self.style.paint(Ink::Green, &bar), style::duration(elapsed))
+    }
+
+    fn redraw(&mut self, lines: &[String]) {
+        let mut frame = String::from("\x1b[?25l\r");
+        if self.n_live > 0 {
+            // Writing to a string cannot fail.
+            let _ = write!(frame, "\x1b[{}A", self.n_live);
+        }
+        frame.push_str("\x1b[J");
+        frame.extend(lines.iter().flat_map(|line| [line, "\n"]));
+        self.n_live = lines.len();
+        write(&frame);
+    }
+}
+
+fn write(text: &str) {
+    let mut stdout = stdout().lock();
+    // A reader that has seen enough is no reason to stop the tasks.
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+}

@@ -1,0 +1,177 @@
+//! What came of all tasks: a table, or JSON.
+
+use std::{fmt, path::PathBuf, process::ExitCode, time::Duration};
+
+use opencode_conductor::{ClientStatistics, Completion, PromptExecutionResult, Usage};
+use opencode_conductor_examples::{
+    failure::{Failure, one_line},
+    json,
+    style::{self, Ink, Style, shorten},
+};
+use serde_json::{Value, json};
+
+use crate::work::{End, Outcome, Task};
+
+pub(crate) struct Summary {
+    tasks: Vec<(Task, Option<Outcome>)>,
+    elapsed: Duration,
+    client: ClientStatistics,
+    kept: Vec<PathBuf>,
+}
+
+/// An outcome in a few words.
+pub(crate) fn verdict(outcome: &Outcome) -> (Ink, String) {
+    match &outcome.end {
+        End::Ran(result) => match &result.completion {
+            Completion::Settled => (Ink::Green, "✓ settled".to_owned()),
+            Completion::Aborted => (Ink::Yellow, "■ aborted".to_owned()),
+            Completion::Failed(error) => (Ink::Red, format!("✗ {}", error.message())),
+            Completion::TimedOut { limit, .. } => (Ink::Red, format!("✗ {limit}")),
+            Completion::Interrupted => (Ink::Red, "✗ interrupted".to_owned()),
+            _ => (Ink::Red, "✗ rejected".to_owned()),
+        },
+        End::Failed(error) => (Ink::Red, format!("✗ {}", one_line(error))),
+        End::NoSession(error) => (Ink::Red, format!("✗ {error}")),
+        End::NotStarted => (Ink::Yellow, "■ not started".to_owned()),
+    }
+}
+
+impl Outcome {
+    fn result(&self) -> Option<&PromptExecutionResult> {
+        match &self.end {
+            End::Ran(result) => Some(result),
+            End::Failed(_) | End::NoSession(_) | End::NotStarted => None,
+        }
+    }
+
+    fn is_success(&self) -> bool {
+        self.result().is_some_and(|result| result.completion.is_settled())
+    }
+}
+
+impl Summary {
+    pub(crate) fn new(
+        tasks: Vec<Task>,
+        outcomes: Vec<Option<Outcome>>,
+        elapsed: Duration,
+        client: ClientStatistics,
+    ) -> Self {
+        Self { tasks: tasks.into_iter().zip(outcomes).collect(), elapsed, client, kept: Vec::new() }
+    }
+
+    pub(crate) fn with_kept(self, kept: Vec<PathBuf>) -> Self {
+        Self { kept, ..self }
+    }
+
+    pub(crate) fn verdict(&self) -> Result<ExitCode, Failure> {
+        match self.tasks.len() - self.n_succeeded() {
+            0 => Ok(ExitCode::SUCCESS),
+            failed => Err(Failure::task(format!("{failed} of {} tasks did not succeed", self.tasks.len()))),
+        }
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        let task = |(task, outcome): &(Task, Option<Outcome>)| {
+            let result = outcome.as_ref().and_then(Outcome::result);
+            let completion = outcome.as_ref().map(|outcome| match &outcome.end {
+                End::Ran(result) => json::completion(&result.completion),
+                End::Failed(error) => json::not_run(error),
+                End::NoSession(error) => json!({"type": "noSession", "message": error}),
+                End::NotStarted => json!({"type": "notStarted"}),
+            });
+            json!({
+                "task": task.id,
+                "prompt": task.prompt,
+                "worktree": task.worktree,
+                "kept": self.kept.contains(&task.worktree),
+                "sessionId": result.map(|result| &result.submission.session_id),
+                "completion": completion,
+                "answer": result.and_then(PromptExecutionResult::answer),
+                "usage": result.map(|result| result.usage),
+                "changedFiles": outcome.as_ref().map(|outcome| outcome.n_changed),
+                "elapsedMs": outcome.as_ref().map(|outcome| millis(outcome.elapsed)),
+            })
+        };
+        json!({
+            "tasks": self.tasks.iter().map(task).collect::<Vec<_>>(),
+            "succeeded": self.n_succeeded(),
+            "usage": self.usage(),
+            "elapsedMs": millis(self.elapsed),
+            "client": json::statistics(&self.client),
+        })
+    }
+
+    fn n_succeeded(&self) -> usize {
+        let outcomes = self.tasks.iter().filter_map(|(_, outcome)| outcome.as_ref());
+        outcomes.filter(|outcome| outcome.is_success()).count()
+    }
+
+    fn usage(&self) -> Usage {
+        let results = self.tasks.iter().filter_map(|(_, outcome)| outcome.as_ref()?.result());
+        results.fold(Usage::default(), |mut sum, result| {
+            sum += result.usage;
+            sum
+        })
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let style = Style::of_stdout();
+        let columns = Style::columns();
+        let head = format!(
+            "{:<8} {:>9} {:>6} {:>9} {:>9} {:>8}  outcome",
+            "task", "time", "steps", "tokens", "cost", "changed"
+        );
+        writeln!(f, "{}", style.paint(Ink::Dim, &head))?;
+        for (task, outcome) in &self.tasks {
+            let Some(outcome) = outcome else {
+                writeln!(f, "{:<8} {}", task.id, style.paint(Ink::Red, "✗ the program failed"))?;
+                continue;
+            };
+            let usage = outcome.result().map(|result| result.usage).unwrap_or_default();
+            let is_step = |message: &&std::sync::Arc<opencode_conductor::wire::Message>| {
+                message.info.as_assistant().is_some()
+            };
+            let n_steps = outcome.result().map_or(0, |result| result.messages.iter().filter(is_step).count());
+            let (ink, words) = verdict(outcome);
+            writeln!(
+                f,
+                "{:<8} {:>9} {n_steps:>6} {:>9} {:>9} {:>8}  {}",
+                task.id,
+                style::duration(outcome.elapsed),
+                style::count(usage.tokens.total()),
+                format!("${:.4}", usage.cost),
+                style::plural(outcome.n_changed, "file"),
+                style.paint(ink, &shorten(&words, columns.saturating_sub(57))),
+            )?;
+        }
+        let usage = self.usage();
+        writeln!(
+            f,
+            "{} of {} succeeded in {}, {} tokens, ${:.4}",
+            self.n_succeeded(),
+            self.tasks.len(),
+            style::duration(self.elapsed),
+            style::count(usage.tokens.total()),
+            usage.cost
+        )?;
+        let client = &self.client;
+        let words = format!(
+            "{} requests, {} read, {} of events, {} reconnects",
+            client.requests,
+            style::bytes(client.bytes_received),
+            style::bytes(client.feed_bytes),
+            client.reconnects
+        );
+        writeln!(f, "{}", style.paint(Ink::Dim, &words))?;
+        for path in &self.kept {
+            writeln!(f, "kept, since it has changes: {}", path.display())?;
+        }
+        Ok(())
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,125 @@
+//! One git worktree per task, made before and tidied up after.
+
+use std::path::{Path, PathBuf};
+
+use opencode_conductor_examples::failure::Failure;
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use crate::{arguments::Arguments, work::Task};
+
+pub(crate) struct Worktrees {
+    /// Holds the worktrees, and the repository if it was made for the occasion.
+    place: TempDir,
+    repository: PathBuf,
+    own_repository: bool,
+    paths: Vec<PathBuf>,
+}
+
+impl Worktrees {
+    /// Makes `count` worktrees of the repository's current commit.
+    pub(crate) async fn create(repository: Option<&Path>, count: usize) -> Result<Self, Failure> {
+        let place = tempfile::Builder::new().prefix("fleet-").tempdir();
+        let place = place.map_err(|error| Failure::because("cannot make a temporary directory", &error))?;
+        let own_repository = repository.is_none();
+        let repository = match repository {
+            Some(repository) => repository.to_owned(),
+            None => make_repository(place.path()).await?,
+        };
+        if git(&repository, &["rev-parse", "--git-dir"]).await.is_err() {
+            let line = format!("{} is not a git repository; run `git init` there", repository.display());
+            return Err(Failure::usage(line));
+        }
+        if git(&repository, &["rev-parse", "--verify", "HEAD"]).await.is_err() {
+            let line =
+                format!("{} has no commit yet; make one, for worktrees to start from", repository.display());
+            return Err(Failure::usage(line));
+        }
+        let mut worktrees = Self { place, repository, own_repository, paths: Vec::new() };
+        for index in 0..count {
+            let path = worktrees.place.path().join(format!("task-{:02}", index + 1));
+            let at = path.to_string_lossy();
+            let made = git(&worktrees.repository, &["worktree", "add", "--detach", &at, "HEAD"]).await;
+            made.map_err(|error| Failure::usage(format!("cannot make a worktree: {error}")))?;
+            worktrees.paths.push(path);
+        }
+        Ok(worktrees)
+    }
+
+    pub(crate) fn repository(&self) -> &Path {
+        &self.repository
+    }
+
+    /// A task for every worktree.
+    pub(crate) fn tasks(&self, arguments: &Arguments) -> Vec<Task> {
+        let prompts = arguments.prompts.iter().cycle();
+        let tasks = self.paths.iter().zip(prompts).map(|(worktree, prompt)| Task {
+            id: worktree.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            prompt: prompt.clone(),
+            repository: self.repository.clone(),
+            worktree: worktree.clone(),
+            model: arguments.model.clone(),
+            agent: arguments.agent.clone(),
+            timeout: arguments.timeout,
+        });
+        tasks.collect()
+    }
+
+    /// Removes the worktrees in which nothing was changed; returns the others.
+    pub(crate) async fn remove_unchanged(self) -> Vec<PathBuf> {
+        if self.own_repository {
+            return Vec::new();
+        }
+        let mut kept = Vec::new();
+        for path in &self.paths {
+            let at = path.to_string_lossy();
+            // Git refuses to remove a worktree with changes.
+            if git(&self.repository, &["worktree", "remove", &at]).await.is_err() {
+                kept.push(path.clone());
+            }
+        }
+        if !kept.is_empty() {
+            // What is kept lies in it, so the directory must outlive the program.
+            let _ = self.place.keep();
+        }
+        kept
+    }
+}
+
+/// How many files a worktree has changed or new.
+pub(crate) async fn changed_files(worktree: &Path) -> usize {
+    let status = git(worktree, &["status", "--porcelain", "--untracked-files=all"]).await;
+    status.map_or(0, |status| status.lines().count())
+}
+
+async fn make_repository(place: &Path) -> Result<PathBuf, Failure> {
+    let repository = place.join("repository");
+    let made = async {
+        tokio::fs::create_dir_all(&repository).await.map_err(|error| error.to_string())?;
+        let readme =
+            tokio::fs::write(repository.join("README.md"), "# A repository to try things on\n").await;
+        readme.map_err(|error| error.to_string())?;
+        git(&repository, &["init", "--quiet"]).await?;
+        git(&repository, &["add", "."]).await?;
+        let me =
+            ["-c", "user.name=fleet", "-c", "user.email=fleet@example.org", "-c", "commit.gpgsign=false"];
+        let commit = [&me[..], &["commit", "--quiet", "--message", "Start"]].concat();
+        git(&repository, &commit).await
+    };
+    match made.await {
+        Ok(_) => Ok(repository),
+        Err(error) => Err(Failure::usage(format!("cannot make a git repository: {error}"))),
+    }
+}
+
+/// What git says, or why it cannot.
+async fn git(directory: &Path, arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new("git").arg("-C").arg(directory).args(arguments).output().await;
+    let output = output.map_err(|error| format!("git cannot be run: {error}"))?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        Err(complaint.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+}

@@ -1,0 +1,352 @@
+//! The examples as a person runs them: what they print, what they say about mistakes, and how they exit.
+//!
+//! `cargo test` builds the examples before it runs this; `cargo test --test cli` alone does not.
+
+#[path = "../../tests/support/model.rs"]
+mod model;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use opencode_conductor::test_util::{FakeOpenCode, FakeOptions, Script, Step};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{io::AsyncReadExt, process::Command, time::timeout};
+
+/// How long a program may take before something is wrong with it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How a program ended.
+struct Ended {
+    status: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl Ended {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self}"))
+    }
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "status {}\n{}\n{}", self.status, self.stdout, self.stderr)
+    }
+}
+
+/// An example, without anything of the caller's surroundings that changes what it does.
+fn example(name: &str, arguments: &[&str]) -> Command {
+    let tests = std::env::current_exe().unwrap();
+    let path = tests.parent().unwrap().parent().unwrap().join("examples").join(name);
+    assert!(path.exists(), "{} is not there: run `cargo test` or `cargo build --examples`", path.display());
+    let mut command = Command::new(path);
+    command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+    command.env_remove("OPENCODE_BIN").env_remove("OPENCODE_SERVER_PASSWORD");
+    command
+}
+
+async fn run(mut command: Command) -> Ended {
+    let output = timeout(PATIENCE, command.output()).await.expect("ends in time").unwrap();
+    Ended {
+        status: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+fn says(text: &str) -> String {
+    Script::new([Step::text(text)]).prompt("do it")
+}
+
+#[tokio::test]
+async fn run_task_shows_a_whole_run_without_a_server() {
+    let ended = run(example("run_task", &[])).await;
+    assert_eq!(ended.status, 0, "{ended}");
+    assert_eq!(ended.stderr, "");
+    let shown = [
+        "❯ parse_amount accepts negative amounts.",
+        "✻ Amounts are parsed in one place.",
+        "✓ read src/amount.rs",
+        "✓ @explore Find callers of parse_amount",
+        "│ ✓ grep",
+        "✗ edit src/amount.rs",
+        "All four tests of the module pass.",
+        "✓ settled in",
+        "6 steps · 7 tool calls · 1 subagent",
+        "tokens",
+        "cost",
+    ];
+    for words in shown {
+        assert!(ended.stdout.contains(words), "{words:?} is missing in {ended}");
+    }
+    assert!(!ended.stdout.contains('\x1b'), "colours without a terminal: {ended}");
+}
+
+#[tokio::test]
+async fn run_task_prints_one_json_object() {
+    let ended = run(example("run_task", &["--json", "--task", "t1", &says("Hello.")])).await;
+    assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
+    let report = ended.json();
+    assert_eq!(report["answer"], "Hello.");
+    assert_eq!(report["completion"]["type"], "settled");
+    assert_eq!(report["submission"]["prompt"], says("Hello."));
+    assert_eq!(report["messages"].as_array().unwrap().len(), 1);
+    assert_eq!(report["usage"]["tokens"]["input"], 10);
+    for counter in ["requests", "bytesReceived", "feedBytes"] {
+        assert!(report["client"][counter].as_u64().unwrap() > 0, "{counter}: {ended}");
+    }
+    assert_eq!(report["client"]["reconnects"], 0);
+}
+
+#[tokio::test]
+async fn a_failed_task_is_reported_and_exits_with_1() {
+    let prompt = Script::new([Step::error(400)]).prompt("do it");
+    let ended = run(example("run_task", &["--json", &prompt])).await;
+    assert_eq!(ended.status, 1, "{ended}");
+    assert_eq!(ended.json()["completion"]["type"], "failed");
+    assert_eq!(ended.json()["answer"], Value::Null);
+    let ended = run(example("run_task", &["--agent", "nobody", "--json", "hello"])).await;
+    assert_eq!(ended.status, 1, "{ended}");
+    assert_eq!(ended.json()["completion"]["type"], "notRun");
+    assert_eq!(ended.json()["submission"], Value::Null);
+}
+
+#[tokio::test]
+async fn mistakes_get_one_line_and_2() {
+    let nowhere = TempDir::new().unwrap();
+    let no_repository = nowhere.path().to_str().unwrap();
+    let missing = nowhere.path().join("missing");
+    let missing = missing.to_str().unwrap();
+    let guarded = FakeOpenCode::start_with(FakeOptions::new().password("right")).await.unwrap();
+    let guarded = guarded.url();
+    let rows: &[(&str, &[&str], &str)] = &[
+        ("run_task", &["--bogus"], "invalid option '--bogus'"),
+        ("run_task", &["-x"], "invalid option '-x'"),
+        ("run_task", &["one", "two"], "put it in quotes"),
+        ("run_task", &[" "], "the prompt is empty"),
+        ("run_task", &["--server"], "missing argument for option '--server'"),
+        ("run_task", &["--server", "http://127.0.0.1:1", "hi"], "no server at http://127.0.0.1:1"),
+        ("run_task", &["--server", "nonsense", "hi"], "must be a valid URL"),
+        ("run_task", &["--server", &guarded, "hi"], "wants a password"),
+        ("run_task", &["--server", &guarded, "--password-env", "WRONG", "hi"], "refuses the password"),
+        (
+            "run_task",
+            &["--password-env", "NO_SUCH_VARIABLE"],
+            "NO_SUCH_VARIABLE of --password-env is not set",
+        ),
+        ("run_task", &["--managed"], "say what to do"),
+        ("run_task", &["--managed", "hi"], "cannot find the executable"),
+        ("run_task", &["--managed", "--server", "http://127.0.0.1:1", "hi"], "choose one server"),
+        ("run_task", &["--directory", missing], "there is no such directory"),
+        ("run_task", &["--task", " "], "task id must not be empty"),
+        ("run_task", &["--model", "m"], "provider/model"),
+        ("run_task", &["--timeout", "0"], "a number of seconds above 0"),
+        ("run_task", &["--timeout", "soon"], "a number of seconds above 0"),
+        ("run_task", &["--permission", "perhaps"], "choose allow, reject or ask"),
+        ("fleet", &["--bogus"], "invalid option '--bogus'"),
+        ("fleet", &["--tasks", "0"], "a number from 1 to"),
+        ("fleet", &["--concurrency", "-1"], "a number from 1 to"),
+        ("fleet", &["--directory", no_repository], "is not a git repository"),
+        ("fleet", &["--directory", missing], "there is no such directory"),
+        ("fleet", &["--server", "http://127.0.0.1:1", "hi"], "no server at http://127.0.0.1:1"),
+        ("fleet", &["--server", &guarded, "hi"], "wants a password"),
+        ("fleet", &["--managed"], "say what to do"),
+        ("fleet", &["--permission", "ask"], "choose allow or reject"),
+    ];
+    for (name, arguments, words) in rows {
+        let mut command = example(name, arguments);
+        command.env("WRONG", "wrong").env("OPENCODE_BIN", missing);
+        let ended = run(command).await;
+        assert_eq!(ended.status, 2, "{name} {arguments:?}: {ended}");
+        assert_eq!(ended.stderr.lines().count(), 1, "{name} {arguments:?}: {ended}");
+        assert!(ended.stderr.contains(words), "{name} {arguments:?}: {words:?} is missing in {ended}");
+        assert!(ended.stderr.starts_with(&format!("{name}: ")), "{ended}");
+    }
+}
+
+#[tokio::test]
+async fn help_is_no_mistake() {
+    for name in ["run_task", "fleet"] {
+        let ended = run(example(name, &["--help"])).await;
+        assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
+        assert!(ended.stdout.contains("--password-env VAR"), "{ended}");
+    }
+}
+
+#[tokio::test]
+async fn the_right_password_opens_a_server() {
+    let guarded = FakeOpenCode::start_with(FakeOptions::new().password("right")).await.unwrap();
+    let prompt = says("Welcome.");
+    let mut command =
+        example("run_task", &["--server", &guarded.url(), "--password-env", "PW", "--json", &prompt]);
+    command.env("PW", "right");
+    let ended = run(command).await;
+    assert_eq!(ended.status, 0, "{ended}");
+    assert_eq!(ended.json()["answer"], "Welcome.");
+    assert!(!ended.stdout.contains("right"), "{ended}");
+}
+
+#[tokio::test]
+async fn a_fleet_runs_all_tasks_within_its_limit() {
+    let prompt = says("Done.");
+    let ended = run(example("fleet", &["--tasks", "12", "--concurrency", "4", "--json", &prompt])).await;
+    assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
+    let report = ended.json();
+    let tasks = report["tasks"].as_array().unwrap();
+    assert_eq!(tasks.len(), 12);
+    assert_eq!(report["succeeded"], 12);
+    assert!(tasks.iter().all(|task| task["answer"] == "Done."), "{ended}");
+    let mut worktrees: Vec<&str> = tasks.iter().map(|task| task["worktree"].as_str().unwrap()).collect();
+    assert!(worktrees.iter().all(|path| !Path::new(path).exists()), "worktrees left behind: {ended}");
+    worktrees.sort_unstable();
+    worktrees.dedup();
+    assert_eq!(worktrees.len(), 12, "tasks share a worktree");
+}
+
+#[tokio::test]
+async fn a_fleet_tells_which_tasks_failed() {
+    let (good, bad) = (says("Done."), Script::new([Step::error(401)]).prompt("fail"));
+    let ended = run(example("fleet", &["--tasks", "4", &good, &bad])).await;
+    assert_eq!(ended.status, 1, "{ended}");
+    assert_eq!(ended.stderr, "fleet: 2 of 4 tasks did not succeed\n");
+    assert!(ended.stdout.contains("2 of 4 succeeded"), "{ended}");
+    assert!(ended.stdout.contains("scripted error 401"), "{ended}");
+}
+
+/// Starts an example on prompts that never end, interrupts it once they run, and waits for its end.
+async fn interrupted(name: &str, arguments: &[&str], n_running: usize) -> Ended {
+    let fake = FakeOpenCode::start().await.unwrap();
+    let mut step = Step::text("never said");
+    step.gate_before = Some("never".to_owned());
+    let prompt = Script::new([step]).prompt("wait");
+    let url = fake.url();
+    let arguments = [arguments, &["--server", &url, &prompt]].concat();
+    let mut child = example(name, &arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = fake.wait_for(|log| log.gates_reached.len() >= n_running);
+    timeout(PATIENCE, begun).await.expect("the tasks start");
+    kill_process(Pid::from_raw(child.id().unwrap().cast_signed()).unwrap(), Signal::INT).unwrap();
+    let status = timeout(PATIENCE, child.wait()).await.expect("ends in time").unwrap();
+    let (mut stdout, mut stderr) = (String::new(), String::new());
+    child.stdout.take().unwrap().read_to_string(&mut stdout).await.unwrap();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).await.unwrap();
+    assert_eq!(fake.open_streams(), 0);
+    Ended { status: status.code().unwrap_or(-1), stdout, stderr }
+}
+
+#[tokio::test]
+async fn ctrl_c_aborts_the_task() {
+    let ended = interrupted("run_task", &["--json"], 1).await;
+    assert_eq!(ended.status, 1, "{ended}");
+    assert!(ended.stderr.contains("aborted"), "{ended}");
+    assert_eq!(ended.json()["client"]["reconnects"], 0);
+}
+
+#[tokio::test]
+async fn ctrl_c_aborts_the_whole_fleet() {
+    let ended = interrupted("fleet", &["--tasks", "5", "--concurrency", "2", "--json"], 2).await;
+    assert_eq!(ended.status, 1, "{ended}");
+    let report = ended.json();
+    let types: Vec<&str> = report["tasks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|task| task["completion"]["type"].as_str().unwrap())
+        .collect();
+    assert_eq!(types.iter().filter(|kind| **kind == "notStarted").count(), 3, "{ended}");
+    assert!(types.iter().all(|kind| ["notStarted", "aborted", "notRun"].contains(kind)), "{ended}");
+    assert_eq!(ended.stderr, "fleet: 5 of 5 tasks did not succeed\n");
+}
+
+#[tokio::test]
+async fn a_person_at_the_terminal_is_asked() {
+    let mut tool =
+        opencode_conductor::test_util::ScriptedTool::new("bash", json!({"command": "touch x"})).output("ok");
+    tool.result.ask = Some(("bash".to_owned(), "touch x".to_owned()));
+    let prompt = Script::new([Step::tool(tool), Step::text("Done.")]).prompt("do it");
+    for (typed, status) in [("y\n", "completed"), ("n\n", "error"), ("", "error")] {
+        let mut command = example("run_task", &["--permission", "ask", "--json", &prompt]);
+        let input = tempfile::NamedTempFile::new().unwrap();
+        fs::write(input.path(), typed).unwrap();
+        command.stdin(fs::File::open(input.path()).unwrap());
+        let ended = run(command).await;
+        assert_eq!(ended.status, 0, "{ended}");
+        assert!(ended.stdout.contains(&format!("\"status\": \"{status}\"")), "{typed:?}: {ended}");
+    }
+}
+
+// ── On the real server ───────────────────────────────────────────────────────────────────────────────────────────
+
+/// A home for a real server whose only model is the scripted one.
+struct Home {
+    directory: TempDir,
+    executable: PathBuf,
+    _model: model::ScriptedModel,
+}
+
+impl Home {
+    async fn new() -> Option<Self> {
+        let Some(executable) = std::env::var_os("OPENCODE_BIN").map(PathBuf::from) else {
+            eprintln!("skipped: set OPENCODE_BIN to an OpenCode executable");
+            return None;
+        };
+        let model = model::ScriptedModel::start().await;
+        let directory = TempDir::new().unwrap();
+        let config = directory.path().join(".config/opencode");
+        fs::create_dir_all(&config).unwrap();
+        let settings = json!({
+            "model": "mock/m", "small_model": "mock/m", "autoupdate": false, "share": "disabled",
+            "provider": {"mock": {
+                "npm": "@ai-sdk/openai-compatible", "name": "Mock",
+                "options": {"baseURL": model.base_url(), "apiKey": "x"},
+                "models": {"m": {
+                    "name": "M", "reasoning": true, "tool_call": true,
+                    "limit": {"context": 100_000, "output": 10_000},
+                }},
+            }},
+        });
+        fs::write(config.join("opencode.json"), settings.to_string()).unwrap();
+        Some(Self { directory, executable, _model: model })
+    }
+
+    fn example(&self, name: &str, arguments: &[&str]) -> Command {
+        let mut command = example(name, arguments);
+        command
+            .env("OPENCODE_BIN", &self.executable)
+            .env("HOME", self.directory.path())
+            .env_remove("XDG_CONFIG_HOME")
+            .env_remove("XDG_DATA_HOME")
+            .env("OPENCODE_DISABLE_MODELS_FETCH", "1")
+            .env("OPENCODE_DISABLE_AUTOUPDATE", "1")
+            .current_dir(self.directory.path());
+        command
+    }
+}
+
+#[tokio::test]
+async fn run_task_works_on_a_server_of_its_own() {
+    let Some(home) = Home::new().await else { return };
+    let ended = run(home.example("run_task", &["--managed", "--json", &says("Hello from afar.")])).await;
+    assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
+    let report = ended.json();
+    assert_eq!(report["answer"], "Hello from afar.");
+    assert_eq!(report["completion"]["type"], "settled");
+    assert_eq!(report["messages"].as_array().unwrap().len(), 1);
+    assert!(report["client"]["requests"].as_u64().unwrap() > 0);
+    let ended = run(home.example("run_task", &["--managed", "--model", "no/such", "hello"])).await;
+    assert_eq!(ended.status, 1, "{ended}");
+}
+
+#[tokio::test]
+async fn a_fleet_works_on_a_server_of_its_own() {
+    let Some(home) = Home::new().await else { return };
+    let args = ["--managed", "--tasks", "12", "--concurrency", "4", "--json", &says("Done.")];
+    let ended = run(home.example("fleet", &args)).await;
+    assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
+    assert_eq!(ended.json()["succeeded"], 12);
+}
