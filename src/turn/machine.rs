@@ -632,7 +632,7 @@ impl Turn {
                     Read { messages, status: !messages, tree: false }
                 }
                 Stream::Opening | Stream::Lost => {
-                    let tree = self.blind_polls % TREE_POLLS == 0;
+                    let tree = self.blind_polls.is_multiple_of(TREE_POLLS);
                     self.blind_polls += 1;
                     Read { messages: true, status: true, tree }
                 }
