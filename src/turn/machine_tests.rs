@@ -143,9 +143,9 @@ fn idle_with_an_unfinished_message_is_an_interruption_in_the_end() {
     bench.status(Activity::Busy);
     bench.observed(RUNNING);
     bench.input(Input::StreamLost);
-    assert_eq!(bench.done.last(), Some(&read(true, true, true)));
+    assert_eq!(bench.done.last(), Some(&read(true, true, false)));
     bench.input(Input::ReadFailed);
-    assert_eq!(bench.wait(SECOND), [read(true, true, true)]);
+    assert_eq!(bench.wait(SECOND), [read(true, true, false)]);
     assert_eq!(bench.read(Activity::Idle), []);
     assert_eq!(bench.input(Input::StreamOpened), []);
     assert_eq!(bench.wait(SECOND), [read(true, true, true)]);
@@ -253,14 +253,17 @@ fn a_server_that_is_away_gets_a_few_tries() {
     let mut bench = Bench::new(Goal::Answer, WaitOptions::default());
     bench.input(Input::StreamLost);
     let mut submissions = 1;
-    while bench.input(Input::Submitted(Delivery::NotSent)) != finish(Ended::NotDelivered(Delivery::NotSent)) {
-        bench.input(Input::ReadFailed);
-        while bench.wait(60 * SECOND) != [Action::Submit] {
-            bench.input(Input::ReadFailed);
+    let ended = loop {
+        let ended = bench.input(Input::Submitted(Delivery::NotSent));
+        if let [Action::Finish(_)] = ended.as_slice() {
+            // At once: there is nothing more to wait for.
+            break ended;
         }
+        assert_eq!(bench.wait(60 * SECOND), [Action::Submit]);
         submissions += 1;
-    }
+    };
     assert_eq!(submissions, 6);
+    assert_eq!(ended, finish(Ended::NotDelivered(Delivery::NotSent)));
     assert_eq!(bench.turn.delivery(), Delivery::NotSent);
 }
 
@@ -288,13 +291,14 @@ fn without_a_stream_the_prompt_goes_out_and_the_session_is_polled() {
     let mut bench = Bench::new(Goal::Answer, WaitOptions::default());
     assert_eq!(bench.wait(9 * SECOND), []);
     assert_eq!(bench.wait(2 * SECOND), [Action::Submit]);
-    assert_eq!(bench.input(Input::Submitted(Delivery::Accepted)), [read(true, true, true)]);
+    assert_eq!(bench.input(Input::Submitted(Delivery::Accepted)), [read(true, true, false)]);
     bench.facts = RUNNING;
     assert_eq!(bench.read(Activity::Busy), []);
     assert_eq!(bench.wait(2 * SECOND), [read(true, true, false)]);
     bench.facts = ANSWERED;
     bench.read(Activity::Idle);
-    assert_eq!(bench.wait(2 * SECOND), [read(true, true, false)]);
+    // Once in a while with everything that nobody may have heard of.
+    assert_eq!(bench.wait(2 * SECOND), [read(true, true, true)]);
     assert_eq!(bench.read(Activity::Idle), finish(Ended::Settled));
 }
 
