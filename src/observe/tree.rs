@@ -104,6 +104,9 @@ impl SessionTree {
     /// Takes in what is known about a session; if its parent belongs to the tree, so does it.
     pub fn apply_session(&mut self, info: &SessionInfo) -> Observed {
         let mut observed = Observed::default();
+        if info.id == self.root {
+            return observed;
+        }
         if !self.sessions.contains_key(&info.id) {
             match &info.parent_id {
                 Some(parent) if self.sessions.contains_key(parent) && !self.deleted.contains(&info.id) => {
@@ -165,6 +168,11 @@ impl SessionTree {
     /// One message as it is now.
     pub fn message(&self, session: &SessionId, message: &MessageId) -> Option<&Arc<Message>> {
         self.sessions.get(session)?.message(message)
+    }
+
+    /// Whether what a session did has been seen to its end.
+    pub fn is_at_rest(&self, session: &SessionId) -> bool {
+        self.sessions.get(session).is_some_and(SessionLog::is_at_rest)
     }
 
     /// The tool calls of the whole tree that have not come to an end, in steps that have not either.

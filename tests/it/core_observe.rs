@@ -1,8 +1,8 @@
 //! The merge, case by case: what may come too early, too late, twice or never.
 
 use opencode_conductor::{
-    BlockBody, BlockStatus, ConversationId, MessageId, Observed, RunStatus, SessionConversationState,
-    SessionId, SessionTree, Snapshot,
+    AgentId, BlockBody, BlockStatus, ConversationId, MessageId, Observed, RunStatus,
+    SessionConversationState, SessionId, SessionTree, Snapshot, Thread,
     convert::{ConvertOptions, Thinking},
     message_signature,
     wire::{Message, ServerEvent, SessionInfo},
@@ -25,8 +25,8 @@ impl Client {
         Self { tree: SessionTree::new(ROOT.into(), options), state: SessionConversationState::new() }
     }
 
-    fn event(&mut self, kind: &str, properties: Value) -> Observed {
-        let event = json!({"type": kind, "properties": properties});
+    fn event(&mut self, kind: &str, mut properties: Value) -> Observed {
+        let event = json!({"type": kind, "properties": properties.take()});
         let observed = self.tree.apply_event(&ServerEvent::from_json(&event.to_string()).unwrap());
         self.fold(observed)
     }
@@ -68,7 +68,7 @@ impl Client {
     /// The texts of a thread, unfinished ones with dots.
     fn texts(&self, conversation: &str) -> Vec<String> {
         let thread = self.state.thread(&ConversationId::new(conversation));
-        let blocks = thread.into_iter().flat_map(opencode_conductor::Thread::iter);
+        let blocks = thread.into_iter().flat_map(Thread::iter);
         let text = |block: &opencode_conductor::ConversationBlock| {
             let dots = if block.status == BlockStatus::Pending { "…" } else { "" };
             Some(format!("{}{dots}", block.body.content()?))
@@ -104,9 +104,9 @@ fn completed(mut step: Value) -> Value {
     step
 }
 
-fn part(message: &Value, id: &str, rest: Value) -> Value {
+fn part(message: &Value, id: &str, mut rest: Value) -> Value {
     let mut part = json!({"id": id, "sessionID": message["sessionID"], "messageID": message["id"]});
-    part.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+    part.as_object_mut().unwrap().append(rest.as_object_mut().unwrap());
     part
 }
 
@@ -173,8 +173,10 @@ fn what_comes_before_its_message_or_part_is_joined_later() {
     let mut client = Client::new();
     let step = step(ROOT, "msg_1", 1);
     let (one, two) = (text(&step, "prt_1", ""), text(&step, "prt_2", ""));
-    assert!(client.delta(&one, "Hel").is_empty());
-    assert!(client.delta(&one, "lo").is_empty());
+    // Something moves, but nothing can be shown yet.
+    let early = client.delta(&one, "Hel");
+    assert!(early.progress && early.events.is_empty() && early.changed.is_empty());
+    assert!(client.delta(&one, "lo").events.is_empty());
     assert!(client.part(&one).is_empty());
     assert!(client.delta(&one, "!").is_empty());
     client.message(&step);
@@ -401,7 +403,7 @@ fn a_failed_task_that_lost_its_metadata_keeps_its_child() {
     client.part(&ended(&inside, "prt_b", "more"));
     let subagent = client.state.subagents().next().unwrap();
     assert_eq!((client.state.subagents().count(), subagent.status), (1, RunStatus::Error));
-    assert_eq!(subagent.agent_id.as_ref().map(|id| id.as_str()), Some("ses_a"));
+    assert_eq!(subagent.agent_id.as_ref().map(AgentId::as_str), Some("ses_a"));
     assert_eq!(client.texts("prt_task"), ["inside", "more"]);
 }
 
@@ -447,7 +449,7 @@ fn a_subagent_in_the_background_ends_with_its_session_and_not_with_its_call() {
     assert_eq!(status(&client), RunStatus::Success);
     let block = client.state.blocks().iter().next().unwrap();
     assert!(
-        matches!(&block.body, BlockBody::Subagent(subagent) if subagent.output.as_ref().unwrap() == &"found it")
+        matches!(&block.body, BlockBody::Subagent(subagent) if *subagent.output.as_ref().unwrap() == "found it")
     );
 }
 

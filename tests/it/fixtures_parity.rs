@@ -62,8 +62,13 @@ impl Fixture {
         transcript
     }
 
+    /// What the stream gives, and where it cannot know the end, the stream and then the lists.
     pub(crate) fn streamed(&self) -> SessionConversationState {
-        self.load(&[&self.events]).state
+        let mut documents = vec![self.events.as_str()];
+        if NEEDS_A_READ.iter().any(|name| self.name.starts_with(name)) {
+            documents.extend(self.lists.iter().map(String::as_str));
+        }
+        self.load(&documents).state
     }
 
     pub(crate) fn listed(&self) -> SessionConversationState {
@@ -71,6 +76,10 @@ impl Fixture {
         self.load(&documents).state
     }
 }
+
+/// Recordings whose stream does not tell the end: the server died and lost what it had streamed, or sends no messages at all.
+/// What a client reads after it closes the gap.
+const NEEDS_A_READ: [&str; 2] = ["killed", "v1.15.0-"];
 
 #[test]
 fn a_streamed_session_equals_its_transcript() {

@@ -232,7 +232,7 @@ fn rechunked(log: &[ServerEvent], dice: &mut Dice) -> Vec<ServerEvent> {
         let at = chars.collect::<Vec<_>>()[dice.below(delta.delta.chars().count())];
         for piece in [&delta.delta[..at], &delta.delta[at..]] {
             let mut delta = delta.clone();
-            delta.delta = piece.to_owned();
+            piece.clone_into(&mut delta.delta);
             let mut event = event.clone();
             event.payload = EventPayload::PartDelta(delta);
             chunked.push(event);

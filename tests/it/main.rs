@@ -12,9 +12,33 @@ mod feed_live;
 
 mod core_observe;
 mod core_wire;
+#[cfg(feature = "test-util")]
+mod fake_faults;
+#[cfg(feature = "test-util")]
+mod fake_flavours;
+#[cfg(feature = "test-util")]
+mod fake_load;
 mod fixtures_parity;
 mod laws_fold;
 mod laws_model;
+#[cfg(feature = "test-util")]
+mod manager_abort;
+#[cfg(feature = "test-util")]
+mod manager_completion;
+#[cfg(feature = "test-util")]
+mod manager_cost;
+#[cfg(feature = "test-util")]
+mod manager_deadlines;
+#[cfg(feature = "test-util")]
+mod manager_delivery;
+#[cfg(feature = "test-util")]
+mod manager_line;
+#[cfg(feature = "test-util")]
+mod manager_permissions;
+#[cfg(feature = "test-util")]
+mod manager_results;
+#[cfg(feature = "test-util")]
+mod manager_sessions;
 #[cfg(feature = "test-util")]
 mod manager_turns;
 #[cfg(feature = "client")]

@@ -63,7 +63,7 @@ fn is_alive(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-/// Waits until all are gone: a signal has been sent when this is called, but dying takes a moment.
+/// Waits until all are gone: they have been killed when this is called, but dying takes a moment.
 async fn all_dead(pids: &[u32]) {
     soon(async {
         while pids.iter().copied().any(is_alive) {
@@ -91,7 +91,7 @@ async fn a_server_is_launched_as_asked_and_shut_down_with_all_it_started() {
     let exit = soon(server.shutdown()).await;
     assert!(exit.requested);
     assert_eq!(exit.stderr, ["starting with password [password]"]);
-    assert!(!pids.iter().copied().any(is_alive));
+    all_dead(&pids).await;
 }
 
 #[tokio::test]
@@ -101,8 +101,16 @@ async fn dropping_a_server_or_its_launch_kills_the_whole_group() {
     fs::write(directory.path().join("url"), api.uri()).unwrap();
     let server = soon(OpenCodeServer::launch(options)).await.unwrap();
     let processes = pids(directory.path());
+    let leader = PathBuf::from(format!("/proc/{}", server.pid().unwrap()));
     drop(server);
     all_dead(&processes).await;
+    // Not even a zombie stays.
+    soon(async {
+        while leader.exists() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
 
     let mute = LiveServer::start().await;
     let (directory, options) = fake(SERVE);
@@ -153,7 +161,7 @@ async fn a_server_that_refuses_or_never_answers_is_killed() {
     fs::write(directory.path().join("url"), api.uri()).unwrap();
     let error = soon(OpenCodeServer::launch(options)).await.unwrap_err();
     assert!(matches!(&error, LaunchError::Refused(error) if error.status() == Some(401)), "{error:?}");
-    assert!(!pids(directory.path()).into_iter().any(is_alive));
+    all_dead(&pids(directory.path())).await;
 
     let mute = LiveServer::start().await;
     let (directory, options) = fake(SERVE);
@@ -164,7 +172,7 @@ async fn a_server_that_refuses_or_never_answers_is_killed() {
         error.to_string(),
         "the server did not answer within 1000 ms; it said: starting with password [password]"
     );
-    assert!(!pids(directory.path()).into_iter().any(is_alive));
+    all_dead(&pids(directory.path())).await;
 }
 
 #[tokio::test]
@@ -202,14 +210,14 @@ async fn a_crashed_server_is_restarted_within_limits_and_its_client_finds_it() {
     assert_eq!(client.base_url(), format!("{}/", second.uri()));
     client.health().await.unwrap();
     let pids = pids(directory.path());
-    assert!(!pids[..2].iter().copied().any(is_alive), "the first server left nothing behind");
+    all_dead(&pids[..2]).await; // the first server left nothing behind
 
     crash();
     let exit = soon(server.exited()).await;
     assert!(!exit.requested);
     assert_eq!(exit.to_string(), "signal: 9 (SIGKILL); it said: starting with password [password]");
     assert!(matches!(server.state(), ServerState::Exited(_)));
-    assert!(!pids.into_iter().any(is_alive));
+    all_dead(&pids).await;
     assert_eq!(server.pid(), None);
 }
 

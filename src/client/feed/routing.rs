@@ -1,7 +1,10 @@
 //! Who gets which event.
+//!
+//! A directory may have a thousand subscribers and each of them one session, so an event finds its targets by its session and
+//! not by asking everybody.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -14,35 +17,45 @@ pub(super) type SubscriberId = u64;
 #[derive(Default)]
 pub(super) struct Routing {
     subscribers: BTreeMap<SubscriberId, Subscriber>,
-    followers: HashMap<SessionId, Vec<SubscriberId>>,
+    followers: HashMap<SessionId, BTreeSet<SubscriberId>>,
+    /// Those who want every event.
+    watchers: BTreeSet<SubscriberId>,
     next_id: SubscriberId,
 }
 
 struct Subscriber {
     queue: Arc<Queue>,
-    everything: bool,
+    sessions: Vec<SessionId>,
 }
 
 impl Routing {
     pub(super) fn add(&mut self, queue: Arc<Queue>, everything: bool) -> SubscriberId {
         let id = self.next_id;
         self.next_id += 1;
-        self.subscribers.insert(id, Subscriber { queue, everything });
+        self.subscribers.insert(id, Subscriber { queue, sessions: Vec::new() });
+        if everything {
+            self.watchers.insert(id);
+        }
         id
     }
 
     pub(super) fn remove(&mut self, id: SubscriberId) {
-        self.subscribers.remove(&id);
-        self.followers.retain(|_, followers| {
-            followers.retain(|follower| *follower != id);
-            !followers.is_empty()
-        });
+        self.watchers.remove(&id);
+        for session in self.subscribers.remove(&id).into_iter().flat_map(|gone| gone.sessions) {
+            if let Some(followers) = self.followers.get_mut(&session) {
+                followers.remove(&id);
+                if followers.is_empty() {
+                    self.followers.remove(&session);
+                }
+            }
+        }
     }
 
     pub(super) fn follow(&mut self, id: SubscriberId, session: &SessionId) {
-        let followers = self.followers.entry(session.clone()).or_default();
-        if !followers.contains(&id) {
-            followers.push(id);
+        if let Some(subscriber) = self.subscribers.get_mut(&id)
+            && self.followers.entry(session.clone()).or_default().insert(id)
+        {
+            subscriber.sessions.push(session.clone());
         }
     }
 
@@ -69,13 +82,13 @@ impl Routing {
 
     /// Who gets an event of `session`.
     pub(super) fn targets(&self, session: Option<&str>, kind: &str) -> Vec<Arc<Queue>> {
-        let followers =
-            session.and_then(|session| self.followers.get(session)).map_or(&[][..], Vec::as_slice);
         // An error without a session may be anybody's.
-        let anybodys = session.is_none() && matches!(kind, "session.error" | "server.instance.disposed");
-        let wants = |(id, subscriber): &(&SubscriberId, &Subscriber)| {
-            anybodys || subscriber.everything || followers.contains(id)
-        };
-        self.subscribers.iter().filter(wants).map(|(_, subscriber)| Arc::clone(&subscriber.queue)).collect()
+        if session.is_none() && matches!(kind, "session.error" | "server.instance.disposed") {
+            return self.all().cloned().collect();
+        }
+        let nobody = BTreeSet::new();
+        let followers = session.and_then(|session| self.followers.get(session)).unwrap_or(&nobody);
+        let wanted = followers.union(&self.watchers);
+        wanted.filter_map(|id| self.subscribers.get(id)).map(|found| Arc::clone(&found.queue)).collect()
     }
 }

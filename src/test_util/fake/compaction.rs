@@ -10,11 +10,8 @@ use super::{
 };
 use crate::test_util::Step;
 
-const CONTINUE: &str =
-    "Continue if you have next steps, or stop and ask for clarification if you are unsure how to proceed.";
-const OVERFLOWED: &str = "The previous request exceeded the provider's size limit due to large media attachments. The conversation \
-    was compacted and media files were removed from context. If the user was asking about attached images or files, explain \
-    that the attachments were too large to process and suggest they try again with smaller or fewer files.\n\n";
+const CONTINUE: &str = "Go on if there is more to do, else say so.";
+const OVERFLOWED: &str = "The last request was too large, so the conversation was compacted. ";
 
 impl Shared {
     /// Whether an answer used more tokens than the model leaves room for.

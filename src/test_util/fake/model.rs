@@ -15,8 +15,8 @@ use crate::test_util::{Script, Step};
 pub(super) struct Planned {
     pub(super) step: Step,
     pub(super) index: usize,
-    /// The message that holds the script.
-    pub(super) source: String,
+    /// The prompt that holds the script.
+    pub(super) prompt: String,
 }
 
 impl Shared {
@@ -39,24 +39,22 @@ impl Shared {
                 return Planned {
                     step: pick_step(script, answers),
                     index: answers,
-                    source: message.id().to_owned(),
+                    prompt: text_of(message),
                 };
             }
         }
         let mut step = Step::text("Hello from the scripted model.");
         "thinking hard about it".clone_into(&mut step.reasoning);
-        Planned { step, index: 0, source: String::new() }
+        Planned { step, index: 0, prompt: String::new() }
     }
 
     fn choose_script(&self, session: &str, message: &Message) -> Option<Arc<Script>> {
-        let texts = message.parts.iter().filter(|part| part["type"] == "text");
-        let text: Vec<&str> = texts.filter_map(|part| part["text"].as_str()).collect();
         let is_synthetic =
             message.parts.iter().all(|part| part["synthetic"] == true || part["type"] == "compaction");
         let prompt = Prompt {
             session: session.to_owned(),
             message: message.id().to_owned(),
-            text: text.join("\n"),
+            text: text_of(message),
             agent: message.info["agent"].as_str().unwrap_or_default().to_owned(),
         };
         if let Some(script) = Script::find(&prompt.text) {
@@ -71,14 +69,21 @@ impl Shared {
 
 impl World {
     /// Whether a step with a limited number of failures fails this time.
-    pub(super) fn fails_again(&mut self, planned: &Planned) -> bool {
+    pub(super) fn fails_again(&mut self, session: &str, planned: &Planned) -> bool {
         let Some(error) = &planned.step.error else {
             return false;
         };
-        let failures = self.failures.entry((planned.source.clone(), planned.index)).or_default();
+        let failures =
+            self.failures.entry((session.to_owned(), planned.prompt.clone(), planned.index)).or_default();
         *failures += 1;
         error.times == 0 || *failures <= error.times
     }
+}
+
+fn text_of(message: &Message) -> String {
+    let texts = message.parts.iter().filter(|part| part["type"] == "text");
+    let texts: Vec<&str> = texts.filter_map(|part| part["text"].as_str()).collect();
+    texts.join("\n")
 }
 
 fn pick_step(script: &Script, index: usize) -> Step {
@@ -111,13 +116,10 @@ fn model_view(session: &Session) -> Vec<&Message> {
     view
 }
 
-/// Empty and failed answers are left out of what the model sees.
+/// Answers without content and failed ones are left out of what the model sees.
 fn is_seen_by_model(message: &Message) -> bool {
-    let has_content = message.parts.iter().any(|part| match part["type"].as_str() {
-        Some("text" | "reasoning") => part["text"].as_str().is_some_and(|text| !text.is_empty()),
-        Some("tool") => true,
-        _ => false,
-    });
+    let says = |part: &Value| ["text", "reasoning", "tool"].iter().any(|kind| part["type"] == *kind);
+    let has_content = message.parts.iter().any(says);
     let error = &message.info["error"];
     has_content && (error.is_null() || error["name"] == "MessageAbortedError")
 }

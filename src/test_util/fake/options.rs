@@ -106,6 +106,7 @@ impl FakeOptions {
     /// Adds an agent to `build`, `explore`, `general` and `plan`.
     pub fn agent(mut self, name: impl Into<String>) -> Self {
         self.agents.push(name.into());
+        self.agents.sort();
         self
     }
 

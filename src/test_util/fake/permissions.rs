@@ -36,17 +36,17 @@ impl ToolCall {
             Some((permission, pattern)) => (permission.as_str(), pattern.as_str()),
             None => (self.tool.name.as_str(), subject),
         };
-        let rules = self.shared.rules(&self.session, self.tool.result.ask.as_ref());
+        let agent = self.message["agent"].as_str().unwrap_or_default();
+        let rules = self.shared.rules(&self.session, agent, self.tool.result.ask.as_ref());
         match evaluate(&rules, permission, pattern) {
             "deny" => {
-                let relevant: Vec<&Value> = rules
+                let relevant = rules
                     .iter()
-                    .filter(|rule| matches(rule["permission"].as_str().unwrap_or_default(), permission))
-                    .collect();
-                let relevant = serde_json::to_string(&relevant).unwrap_or_default();
+                    .filter(|rule| matches(rule["permission"].as_str().unwrap_or_default(), permission));
+                let relevant = relevant.map(spell).collect::<Vec<_>>().join(",");
                 return Err(Refusal::error(format!(
                     "The user has specified a rule which prevents you from using this specific tool call. Here are \
-                     some of the relevant rules {relevant}"
+                     some of the relevant rules [{relevant}]"
                 )));
             }
             "ask" => {}
@@ -124,9 +124,10 @@ impl ToolCall {
 
 impl Shared {
     /// All rules for a session, weakest first; the last that matches decides.
-    fn rules(&self, session: &str, asked_by_script: Option<&(String, String)>) -> Vec<Value> {
+    fn rules(&self, session: &str, agent: &str, asked_by_script: Option<&(String, String)>) -> Vec<Value> {
         let mut world = self.world();
         let mut rules = vec![json!({"permission": "*", "pattern": "*", "action": "allow"})];
+        rules.extend(agent_rules(agent));
         rules.extend(configured_rules(&self.options.permission));
         if let Some((permission, pattern)) = asked_by_script {
             rules.push(json!({"permission": permission, "pattern": pattern, "action": "ask"}));
@@ -143,8 +144,8 @@ impl Shared {
     }
 
     /// Whether a rule takes the tool away from the session altogether.
-    pub(super) fn is_tool_denied(&self, session: &str, tool: &str) -> bool {
-        let rules = self.rules(session, None);
+    pub(super) fn is_tool_denied(&self, session: &str, agent: &str, tool: &str) -> bool {
+        let rules = self.rules(session, agent, None);
         let last = rules.iter().rfind(|rule| matches(rule["permission"].as_str().unwrap_or_default(), tool));
         last.is_some_and(|rule| rule["pattern"] == "*" && rule["action"] == "deny")
     }
@@ -221,6 +222,26 @@ impl Shared {
         drop(request.answer.send(reply));
         true
     }
+}
+
+/// Only the agents that talk to humans may ask them, and the built-in subagents keep no lists.
+fn agent_rules(agent: &str) -> Vec<Value> {
+    let denied: &[&str] = match agent {
+        "build" | "plan" => &[],
+        "general" | "explore" => &["question", "todowrite"],
+        _ => &["question"],
+    };
+    let deny = |tool: &&str| json!({"permission": tool, "pattern": "*", "action": "deny"});
+    denied.iter().map(deny).collect()
+}
+
+/// A rule as the server spells it.
+fn spell(rule: &Value) -> String {
+    let (permission, pattern, action) = (&rule["permission"], &rule["pattern"], &rule["action"]);
+    if permission == "*" {
+        return format!("{{\"permission\":{permission},\"action\":{action},\"pattern\":{pattern}}}");
+    }
+    format!("{{\"permission\":{permission},\"pattern\":{pattern},\"action\":{action}}}")
 }
 
 /// The server's `permission` configuration as rules.

@@ -2,17 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use serde_json::{Map, Value, json};
-use tokio_util::sync::CancellationToken;
-
 use super::{
     Moment, Shared,
     model::{Planned, tokens, words_of},
     provider::Failure,
     recorder::ModelCall,
+    run::Stop,
     tools::{RunningTool, ToolCall},
 };
 use crate::test_util::Step;
+use serde_json::{Map, Value, json};
 
 /// How long the server waits for tools after an abort.
 const TOOL_GRACE_MS: u64 = 250;
@@ -30,7 +29,7 @@ pub(super) enum Verdict {
 pub(super) struct Call<'a> {
     shared: &'a Arc<Shared>,
     session: &'a str,
-    abort: &'a CancellationToken,
+    stop: &'a Stop,
     pub(super) info: Value,
     text: Option<Value>,
     reasoning: Option<Value>,
@@ -41,16 +40,11 @@ pub(super) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    pub(super) fn new(
-        shared: &'a Arc<Shared>,
-        session: &'a str,
-        abort: &'a CancellationToken,
-        info: Value,
-    ) -> Self {
+    pub(super) fn new(shared: &'a Arc<Shared>, session: &'a str, stop: &'a Stop, info: Value) -> Self {
         Self {
             shared,
             session,
-            abort,
+            stop,
             info,
             text: None,
             reasoning: None,
@@ -79,11 +73,7 @@ impl<'a> Call<'a> {
 
     /// Sums up the session.
     pub(super) async fn summarize(&mut self) -> Verdict {
-        let planned = Planned {
-            step: self.shared.compaction_step(),
-            index: 0,
-            source: self.info["id"].as_str().unwrap_or_default().to_owned(),
-        };
+        let planned = Planned { step: self.shared.compaction_step(), index: 0, prompt: String::new() };
         self.run(&planned, None).await
     }
 
@@ -96,7 +86,7 @@ impl<'a> Call<'a> {
 
     async fn run(&mut self, planned: &Planned, mut record: Option<ModelCall>) -> Verdict {
         let mut retries = 0;
-        let abort = self.abort;
+        let abort = &self.stop.now;
         loop {
             self.shared.world().set_busy(self.session);
             if let Some(call) = &mut record {
@@ -157,7 +147,7 @@ impl<'a> Call<'a> {
         if let Some(gate) = &step.gate_before {
             self.shared.pass_gate(gate).await;
         }
-        let fails = self.shared.world().fails_again(planned);
+        let fails = self.shared.world().fails_again(self.session, planned);
         let failure = step.error.as_ref().filter(|_| fails).map(Failure::new);
         if let Some(failure) = failure.as_ref().filter(|failure| failure.comes_first()) {
             return Err(failure.clone());
@@ -173,6 +163,10 @@ impl<'a> Call<'a> {
         }
         self.end_text();
         self.join_tools().await;
+        if self.stop.is_coming.is_cancelled() {
+            // The tools ended because the turn is being aborted, subagents first; there is no next step.
+            std::future::pending::<()>().await;
+        }
         self.finish_step(step);
         Ok(())
     }

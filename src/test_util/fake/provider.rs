@@ -75,12 +75,21 @@ impl Failure {
 
     fn message(&self) -> String {
         if !self.comes_first() {
-            return self.body["error"].to_string();
+            return self.error_chunk();
         }
         match self.body["error"]["message"].as_str() {
             Some(message) => message.to_owned(),
             None => self.body.to_string(),
         }
+    }
+
+    /// The error inside a stream, with its fields in the order the server gives them.
+    fn error_chunk(&self) -> String {
+        let error = &self.body["error"];
+        let fields =
+            ["message", "type", "param", "code"].into_iter().filter(|field| !error[*field].is_null());
+        let fields: Vec<String> = fields.map(|field| format!("\"{field}\":{}", error[field])).collect();
+        format!("{{{}}}", fields.join(","))
     }
 
     /// What the provider asks for, else twice as long every time.

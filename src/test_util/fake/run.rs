@@ -19,8 +19,16 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Runner {
     id: u64,
-    abort: CancellationToken,
+    stop: Stop,
     done: Done,
+}
+
+/// How a loop is told to stop.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Stop {
+    /// An abort has begun, subagents first.
+    pub(super) is_coming: CancellationToken,
+    pub(super) now: CancellationToken,
 }
 
 pub(super) type Done = watch::Receiver<Option<RunEnd>>;
@@ -53,14 +61,14 @@ impl Shared {
         world.next_runner += 1;
         let id = world.next_runner;
         let (ended, done) = watch::channel(None);
-        let abort = CancellationToken::new();
-        let runner = Runner { id, abort: abort.clone(), done: done.clone() };
+        let stop = Stop::default();
+        let runner = Runner { id, stop: stop.clone(), done: done.clone() };
         world.runners.insert(session.to_owned(), runner);
         drop(world);
         let (shared, session) = (Arc::clone(self), session.to_owned());
         self.spawn(async move {
             let mut run =
-                Run { shared: &shared, session: &session, id, abort: &abort, tail: None, answering: None };
+                Run { shared: &shared, session: &session, id, stop: &stop, tail: None, answering: None };
             let end = run.until_done().await;
             run.finish(&mut shared.world());
             let tail = run.tail.take();
@@ -74,6 +82,9 @@ impl Shared {
 
     /// Aborts a session with its subagents; returns once everything is written.
     pub(super) async fn cancel(self: &Arc<Self>, session: &str) {
+        if let Some(runner) = self.world().runners.get(session) {
+            runner.stop.is_coming.cancel();
+        }
         self.cancel_jobs(session).await;
         self.cancel_runner(session).await;
     }
@@ -81,7 +92,7 @@ impl Shared {
     pub(super) async fn cancel_runner(self: &Arc<Self>, session: &str) {
         let runner = self.world().runners.remove(session);
         if let Some(mut runner) = runner {
-            runner.abort.cancel();
+            runner.stop.now.cancel();
             // The sender is dropped without a word only when the server is killed.
             drop(runner.done.wait_for(Option::is_some).await);
         }
@@ -148,7 +159,7 @@ struct Run<'a> {
     shared: &'a Arc<Shared>,
     session: &'a str,
     id: u64,
-    abort: &'a CancellationToken,
+    stop: &'a Stop,
     /// The user message whose changes are summed up after idle.
     tail: Option<String>,
     answering: Option<String>,
@@ -188,18 +199,20 @@ impl Run<'_> {
             let verdict = match next {
                 Next::Compact { part, .. } => self.compact(&user, &part).await,
                 Next::CompactFirst { .. } => {
-                    self.request_compaction(&user, false);
+                    self.shared.request_compaction(self.session, &user, true, None);
                     Verdict::Continue
                 }
                 Next::Exit | Next::NoUser | Next::Answer { .. } => self.answer(&user).await,
             };
-            if self.abort.is_cancelled() {
+            if self.stop.now.is_cancelled() {
                 return RunEnd::Cancelled;
             }
             match verdict {
                 Verdict::Continue => {}
                 Verdict::Stop => return RunEnd::Finished,
-                Verdict::Compact { overflow } => self.request_compaction(&user, overflow),
+                Verdict::Compact { overflow } => {
+                    self.shared.request_compaction(self.session, &user, true, Some(overflow));
+                }
             }
         }
     }
@@ -275,11 +288,11 @@ impl Run<'_> {
     async fn answer(&mut self, user: &Value) -> Verdict {
         let info = self.new_assistant(user, &user["agent"], false);
         let user_id = user["id"].as_str().unwrap_or_default().to_owned();
-        let mut call = Call::new(self.shared, self.session, self.abort, info);
+        let mut call = Call::new(self.shared, self.session, self.stop, info);
         // The real server takes a snapshot of the files here; an abort meanwhile leaves no session.error.
         tokio::select! {
             biased;
-            () = self.abort.cancelled() => {
+            () = self.stop.now.cancelled() => {
                 call.finalize_unstarted();
                 return Verdict::Stop;
             }
@@ -321,13 +334,9 @@ impl Run<'_> {
         info
     }
 
-    fn request_compaction(&self, user: &Value, overflow: bool) {
-        self.shared.request_compaction(self.session, user, true, Some(overflow).filter(|&o| o));
-    }
-
     async fn compact(&mut self, user: &Value, part: &Value) -> Verdict {
         let info = self.new_assistant(user, &"compaction".into(), true);
-        let mut call = Call::new(self.shared, self.session, self.abort, info);
+        let mut call = Call::new(self.shared, self.session, self.stop, info);
         let verdict = call.summarize().await;
         self.shared.after_compaction(self.session, user, part, &call, &verdict)
     }
@@ -339,8 +348,6 @@ fn is_final_for(assistant: &Message, user: &Message) -> bool {
     let is_orphan =
         |part: &Value| part["state"]["status"] == "error" && part["state"]["metadata"]["interrupted"] == true;
     let has_tool_calls = assistant.parts.iter().any(|part| part["type"] == "tool" && !is_orphan(part));
-    !finish.is_null()
-        && finish != "tool-calls"
-        && !has_tool_calls
-        && assistant.info["parentID"] == user.info["id"]
+    let is_open = finish.is_null() || finish == "tool-calls" || finish == "unknown";
+    !is_open && !has_tool_calls && assistant.info["parentID"] == user.info["id"]
 }

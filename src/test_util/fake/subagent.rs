@@ -45,6 +45,7 @@ impl ToolCall {
         let subagent = Subagent { shared: Arc::clone(&self.shared), child: child.clone(), body, cancel };
         if in_background {
             metadata["jobId"] = child.as_str().into();
+            metadata["truncated"] = false.into();
             self.run_in_background(subagent, description.clone());
             return Ok(ToolResult {
                 title: description,
@@ -96,10 +97,12 @@ impl ToolCall {
             .filter(|rule| rule["action"] == "deny" || rule["permission"] == "external_directory")
             .cloned()
             .collect();
-        // Of the built-in agents none may start subagents of its own.
-        let no_tasks = json!({"permission": "task", "pattern": "*", "action": "deny"});
-        if ["build", "explore", "general", "plan"].contains(&agent) && !rules.contains(&no_tasks) {
-            rules.push(no_tasks);
+        // What an agent's own rules do not mention is denied: to the built-in ones tasks, to others lists.
+        let is_built_in = ["build", "explore", "general", "plan"].contains(&agent);
+        let unmentioned = if is_built_in { "task" } else { "todowrite" };
+        let deny = json!({"permission": unmentioned, "pattern": "*", "action": "deny"});
+        if !rules.contains(&deny) {
+            rules.push(deny);
         }
         let directory = world.directory_of(&self.session).unwrap_or_default();
         let fields = Map::from_iter([
@@ -139,8 +142,7 @@ impl ToolCall {
     }
 }
 
-const BACKGROUND_STARTED: &str = "The task is working in the background. You will be notified automatically when it \
-    finishes.";
+const BACKGROUND_STARTED: &str = "The task runs in the background; its result will follow.";
 
 struct Subagent {
     shared: Arc<Shared>,

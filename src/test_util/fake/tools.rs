@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -139,8 +140,14 @@ impl ToolCall {
             self.put_part();
         }
         let shared = Arc::clone(&self.shared);
+        let mut run = Box::pin(self.run());
+        // What a tool does before it first waits is done in the order of the calls, as on a single thread.
+        let begun = (&mut run).now_or_never();
         shared.spawn(async move {
-            let end = self.run().await;
+            let end = match begun {
+                Some(end) => end,
+                None => run.await,
+            };
             // The turn may have stopped waiting.
             let _ = ended.send(end);
         });
@@ -151,9 +158,10 @@ impl ToolCall {
     fn problem(&mut self) -> Option<String> {
         let name = self.tool.name.as_str();
         let is_custom = self.tool.result != ToolOutcome::default();
-        let is_denied = self.shared.is_tool_denied(&self.session, name);
-        if is_denied || !(TOOLS.contains(&name) || is_custom) {
-            let tools = TOOLS.iter().filter(|tool| !self.shared.is_tool_denied(&self.session, tool));
+        let agent = self.message["agent"].as_str().unwrap_or_default();
+        let is_denied = |tool: &str| self.shared.is_tool_denied(&self.session, agent, tool);
+        if is_denied(name) || !(TOOLS.contains(&name) || is_custom) {
+            let tools = TOOLS.iter().filter(|tool| !is_denied(tool));
             let known = tools.copied().collect::<Vec<_>>().join(", ");
             return Some(format!("Model tried to call unavailable tool '{name}'. Available tools: {known}."));
         }
@@ -165,7 +173,10 @@ impl ToolCall {
                 self.tool.args = args;
                 None
             }
-            Err(_) => Some(format!("Invalid input for tool {name}: JSON parsing failed: Text: {text}.")),
+            Err(_) => Some(format!(
+                "Invalid input for tool {name}: JSON parsing failed: Text: {text}.\nError message: JSON Parse error: \
+                 Unterminated string"
+            )),
         }
     }
 
@@ -242,8 +253,10 @@ impl ToolCall {
     fn aborted_bash(&self) -> ToolResult {
         let shown = self.part["state"]["metadata"]["output"].as_str().unwrap_or_default();
         let mut result = self.bash_result(shown);
-        result.output = format!("{shown}\n\n<shell_metadata>\nUser aborted the command\n</shell_metadata>");
-        result.metadata = json!({"output": shown, "exit": null, "truncated": false});
+        let note = "<shell_metadata>\nUser aborted the command\n</shell_metadata>";
+        result.output = format!("{}\n\n{note}", result.output);
+        let told = if shown.is_empty() { result.output.as_str() } else { shown };
+        result.metadata = json!({"output": told, "exit": null, "truncated": false});
         result
     }
 

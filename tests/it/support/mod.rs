@@ -2,6 +2,8 @@
 
 pub(crate) mod live;
 pub(crate) mod real;
+#[cfg(feature = "test-util")]
+pub(crate) mod stage;
 
 use std::time::Duration;
 

@@ -1,0 +1,320 @@
+//! Measures what turns cost: C tasks at once, K events each, on sessions with M old messages.
+//!
+//! ```sh
+//! cargo run --release --example load -- --tasks 100 --events 500 --history 100
+//! cargo run --release --example load -- --server http://127.0.0.1:4096 --tasks 10 --json
+//! ```
+//!
+//! Without `--server` the tasks run on a fake server in another process, so that its work is not counted. With it they run
+//! on anything that speaks the protocol: make a session, list its messages, take a prompt, send events. The number of
+//! events and the moment at which all tasks wait are then the server's affair, unless it plays the script in the prompt.
+
+mod process;
+
+use std::{
+    process::{ExitCode, Stdio},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use opencode_conductor::{
+    ClientStatistics, ConversationManager, CreateTaskSession, Directory, Method, OpenCodeClient, PromptInput,
+    RawRequest, SessionId, WaitOptions,
+    test_util::{FakeOpenCode, Script, Step},
+};
+use opencode_conductor_examples::{
+    failure::{self, Failure, one_line},
+    flags::{self, text},
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    process::{Child, ChildStdin, Command},
+};
+
+use crate::process::Usage;
+
+const HELP: &str = "\
+Measures what turns cost.
+
+  load [--tasks C] [--events K] [--history M] [--directories D] [--server URL] [--json]
+
+  --tasks C        tasks at once (default 100)
+  --events K       streamed words per turn, on servers that play scripts (default 500)
+  --history M      old messages per session (default 100)
+  --directories D  directories that the tasks are spread over (default 1)
+  --server URL     measure on this server instead of a fake one in another process
+  --json           print one JSON object
+";
+
+/// The gate at which all turns wait until the memory of waiting has been measured.
+const GATE: &str = "go";
+/// How many requests are under way while sessions are prepared.
+const PREPARATIONS: usize = 16;
+
+#[derive(Debug)]
+struct Arguments {
+    tasks: usize,
+    events: usize,
+    history: usize,
+    directories: usize,
+    server: Option<String>,
+    json: bool,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    failure::exit("load", run().await)
+}
+
+#[expect(clippy::print_stdout, reason = "this is what the program is for")]
+async fn run() -> Result<ExitCode, Failure> {
+    if std::env::args().nth(1).as_deref() == Some("--serve") {
+        return serve().await;
+    }
+    let Some(arguments) = parse()? else {
+        print!("{HELP}");
+        return Ok(ExitCode::SUCCESS);
+    };
+    let server = Server::start(arguments.server.as_deref()).await?;
+    let report = measure(&arguments, server).await?;
+    if arguments.json {
+        println!("{report:#}");
+    } else {
+        print_table(&report);
+    }
+    let complete = report["turns"]["settled"] == json!(arguments.tasks);
+    Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn parse() -> Result<Option<Arguments>, Failure> {
+    let mut arguments =
+        Arguments { tasks: 100, events: 500, history: 100, directories: 1, server: None, json: false };
+    let mut parser = lexopt::Parser::from_env();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            lexopt::Arg::Long("tasks") => arguments.tasks = number(&mut parser, "--tasks", 10_000)?,
+            lexopt::Arg::Long("events") => arguments.events = number(&mut parser, "--events", 1_000_000)?,
+            lexopt::Arg::Long("history") => arguments.history = number(&mut parser, "--history", 100_000)?,
+            lexopt::Arg::Long("directories") => {
+                arguments.directories = number(&mut parser, "--directories", 1_000)?;
+            }
+            lexopt::Arg::Long("server") => arguments.server = Some(text(parser.value()?)),
+            lexopt::Arg::Long("json") => arguments.json = true,
+            lexopt::Arg::Short('h') | lexopt::Arg::Long("help") => return Ok(None),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    Ok(Some(arguments))
+}
+
+fn number(parser: &mut lexopt::Parser, flag: &str, max: usize) -> Result<usize, Failure> {
+    flags::count(flag, &text(parser.value()?), max)
+}
+
+/// A server to measure on.
+struct Server {
+    url: String,
+    /// The fake's process, which opens its gate when it reads a line.
+    fake: Option<(Child, ChildStdin)>,
+}
+
+impl Server {
+    async fn start(url: Option<&str>) -> Result<Self, Failure> {
+        if let Some(url) = url {
+            return Ok(Self { url: url.to_owned(), fake: None });
+        }
+        let failed =
+            |error: &dyn std::error::Error| Failure::because("cannot start the fake server's process", error);
+        let program = std::env::current_exe().map_err(|error| failed(&error))?;
+        let mut command = Command::new(program);
+        command.arg("--serve").stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().map_err(|error| failed(&error))?;
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Failure::usage("cannot talk to the fake server's process"));
+        };
+        let mut url = String::new();
+        BufReader::new(stdout).read_line(&mut url).await.map_err(|error| failed(&error))?;
+        Ok(Self { url: url.trim().to_owned(), fake: Some((child, stdin)) })
+    }
+
+    async fn open_gate(&mut self) {
+        if let Some((_, stdin)) = &mut self.fake {
+            // If the process is gone, so are the turns, and they will say so.
+            drop(stdin.write_all(b"go\n").await);
+            drop(stdin.flush().await);
+        }
+    }
+}
+
+/// The other process: a fake server that lives until its input ends.
+#[expect(clippy::print_stdout, reason = "this is how the first process learns the address")]
+async fn serve() -> Result<ExitCode, Failure> {
+    let fake = FakeOpenCode::start().await;
+    let fake = fake.map_err(|error| Failure::because("cannot start the fake server", &error))?;
+    println!("{}", fake.url());
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while let Ok(Some(_)) = lines.next_line().await {
+        fake.open_gate(GATE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
+async fn measure(arguments: &Arguments, mut server: Server) -> Result<Value, Failure> {
+    let client = OpenCodeClient::new(&server.url).map_err(|error| Failure::usage(one_line(&error)))?;
+    // Waiting at the gate is silence, and not what is measured.
+    let wait = WaitOptions::default().idle_timeout(Duration::from_secs(600));
+    let manager = ConversationManager::builder(client.clone())
+        .wait(wait)
+        .map_err(|error| Failure::usage(one_line(&error)))?;
+    let manager = manager.build();
+    let sessions = prepare(&manager, arguments).await?;
+
+    let at_rest = Usage::now();
+    let before = client.statistics();
+    let mut step = Step::text("Go");
+    step.words = arguments.events;
+    step.gate_before = Some(GATE.to_owned());
+    let prompt = Script::new([step]).prompt("load");
+    let running: Vec<_> = sessions
+        .iter()
+        .map(|session| manager.prompt(PromptInput::new(session.clone(), prompt.clone())).start())
+        .collect();
+    if server.fake.is_some() {
+        wait_until_busy(&server.url, arguments, sessions.len()).await?;
+    }
+    let waiting = Usage::now();
+
+    let started = Instant::now();
+    server.open_gate().await;
+    let mut delays = Vec::with_capacity(running.len());
+    let mut settled = 0;
+    let mut turns = stream::iter(running).buffer_unordered(usize::MAX);
+    while let Some(ended) = turns.next().await {
+        let returned = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let Ok(result) = ended else { continue };
+        settled += usize::from(result.completion.is_settled());
+        let completed = result.messages.iter().rev().find_map(|message| message.info.time().completed);
+        if let Some(completed) = completed.and_then(|completed| u128::try_from(completed.get()).ok()) {
+            delays.push(u64::try_from(returned.saturating_sub(completed)).unwrap_or(u64::MAX));
+        }
+    }
+    let elapsed = started.elapsed();
+    let after = client.statistics();
+    let end = Usage::now();
+    manager.shutdown().await;
+    Ok(report(arguments, [before, after], [at_rest, waiting, end], settled, delays, elapsed))
+}
+
+/// Makes the sessions and their history.
+async fn prepare(manager: &ConversationManager, arguments: &Arguments) -> Result<Vec<SessionId>, Failure> {
+    let failed = |error: &dyn std::error::Error| Failure::because("cannot prepare the sessions", error);
+    let session = |task: usize| async move {
+        let directory = format!("/load/{}", task % arguments.directories);
+        let create = CreateTaskSession::new("load", format!("task-{task}"), &directory, &directory);
+        let meta = manager.create_task_session(create).await.map_err(|error| failed(&error))?;
+        let directory = Directory::new(&directory).map_err(|error| failed(&error))?;
+        for old in 0..arguments.history {
+            let body = json!({
+                "noReply": true,
+                "parts": [{"type": "text", "text": format!("An old message of the usual length, number {old}.")}],
+            });
+            let path = format!("/session/{}/prompt_async", meta.session_id);
+            let request = RawRequest::new(Method::Post, path).directory(&directory).json(body);
+            manager.client().raw(request).await.map_err(|error| failed(&error))?;
+        }
+        Ok::<_, Failure>(meta.session_id)
+    };
+    stream::iter((0..arguments.tasks).map(session)).buffered(PREPARATIONS).try_collect().await
+}
+
+/// Waits until every turn waits for the model, which is behind the gate. By a client of its own, whose requests do not count.
+async fn wait_until_busy(url: &str, arguments: &Arguments, n_sessions: usize) -> Result<(), Failure> {
+    let failed = |error: &dyn std::error::Error| Failure::because("cannot watch the sessions", error);
+    let client = OpenCodeClient::new(url).map_err(|error| failed(&error))?;
+    loop {
+        let mut n_busy = 0;
+        for directory in 0..arguments.directories {
+            let directory = Directory::new(format!("/load/{directory}")).map_err(|error| failed(&error))?;
+            let status =
+                client.directory(&directory).session_status().await.map_err(|error| failed(&error))?;
+            n_busy += status.iter().count();
+        }
+        if n_busy == n_sessions {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "these are figures for people")]
+fn report(
+    arguments: &Arguments,
+    [before, after]: [ClientStatistics; 2],
+    [at_rest, waiting, end]: [Usage; 3],
+    settled: usize,
+    mut delays: Vec<u64>,
+    elapsed: Duration,
+) -> Value {
+    let tasks = arguments.tasks as f64;
+    let events = (after.events - before.events).max(1);
+    delays.sort_unstable();
+    let percentile = |percent: usize| {
+        delays.get((delays.len() * percent / 100).min(delays.len().saturating_sub(1))).copied()
+    };
+    let cpu = end.cpu.saturating_sub(waiting.cpu);
+    json!({
+        "tasks": arguments.tasks,
+        "events": arguments.events,
+        "history": arguments.history,
+        "directories": arguments.directories,
+        "turns": {"settled": settled, "seconds": elapsed.as_secs_f64()},
+        "perTurn": {
+            "requests": (after.requests - before.requests) as f64 / tasks,
+            "bytesRead": (after.bytes_received + after.feed_bytes - before.bytes_received - before.feed_bytes) as f64 / tasks,
+            "eventBytesRead": (after.feed_bytes - before.feed_bytes) as f64 / tasks,
+            "waitingBytes": waiting.resident_bytes.saturating_sub(at_rest.resident_bytes) as f64 / tasks,
+        },
+        "idleToResultMs": {"p50": percentile(50), "p99": percentile(99), "max": delays.last()},
+        "eventsReceived": events,
+        "cpuMicrosPerEvent": cpu.as_secs_f64() * 1e6 / events as f64,
+        "peakBytes": end.peak_bytes,
+        "sockets": waiting.sockets,
+        "reconnects": after.reconnects - before.reconnects,
+        "resyncs": after.resyncs - before.resyncs,
+    })
+}
+
+#[expect(clippy::print_stdout, reason = "this is what the program is for")]
+fn print_table(report: &Value) {
+    let number = |path: &str| report.pointer(path).and_then(Value::as_f64).unwrap_or(f64::NAN);
+    let rows = [
+        (
+            "turns settled",
+            format!(
+                "{} of {} in {:.2} s",
+                report["turns"]["settled"],
+                report["tasks"],
+                number("/turns/seconds")
+            ),
+        ),
+        ("requests per turn", format!("{:.2}", number("/perTurn/requests"))),
+        (
+            "bytes read per turn",
+            format!("{:.0} (events {:.0})", number("/perTurn/bytesRead"), number("/perTurn/eventBytesRead")),
+        ),
+        (
+            "idle to result",
+            format!("p50 {} ms, p99 {} ms", report["idleToResultMs"]["p50"], report["idleToResultMs"]["p99"]),
+        ),
+        ("CPU per event", format!("{:.2} µs", number("/cpuMicrosPerEvent"))),
+        ("memory per waiting turn", format!("{:.1} KiB", number("/perTurn/waitingBytes") / 1024.0)),
+        ("peak memory", format!("{:.1} MiB", number("/peakBytes") / 1024.0 / 1024.0)),
+        ("open sockets", report["sockets"].to_string()),
+        ("reconnects, resyncs", format!("{}, {}", report["reconnects"], report["resyncs"])),
+    ];
+    for (name, value) in rows {
+        println!("{name:<26}{value}");
+    }
+}

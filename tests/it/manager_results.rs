@@ -1,0 +1,351 @@
+//! What a prompt brings back, and what its caller sees meanwhile.
+
+use std::sync::{Arc, Mutex};
+
+use futures_util::StreamExt;
+use opencode_conductor::{
+    AttachmentError, Completion, ConversationManager, JsonAnswerError, PromptError, PromptInput,
+    SessionConversationState, TokenUsage, Update, message_signature,
+    test_util::{Fault, Flavour, Route, Script, Step},
+};
+use serde_json::{Value, json};
+
+use super::support::{
+    soon,
+    stage::{Stage, bash, bash_tool, gated_text, quick, task, texts, with},
+};
+
+fn with_usage(mut step: Step, input: u64, output: u64) -> Step {
+    step.usage =
+        Some(json!({"prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output}));
+    step
+}
+
+#[tokio::test]
+async fn usage_counts_every_step_of_the_tree_once() {
+    let stage = Stage::of(quick().subagent_depth(2).agent("boss")).await;
+    stage.ask(&Script::new([with_usage(Step::text("before"), 1000, 1000)])).await.unwrap();
+    let leaf = Script::new([with_usage(Step::text("leaf"), 1, 2)]);
+    let mut nested = task(&leaf);
+    nested.args["subagent_type"] = "general".into();
+    let middle =
+        Script::new([with_usage(Step::tool(nested), 10, 20), with_usage(Step::text("middle"), 30, 40)]);
+    let mut outer = task(&middle);
+    outer.args["subagent_type"] = "boss".into();
+    let plain = task(&Script::new([with_usage(Step::text("other"), 5, 6)]));
+    let script = Script::new([
+        with_usage(
+            with(Step::default(), |it| it.tools = vec![outer, plain, bash_tool("ls", "x\n")]),
+            100,
+            200,
+        ),
+        with_usage(Step::text("done"), 300, 400),
+    ]);
+    let result = stage.ask(&script).await.unwrap();
+    stage.check_conversation("usage", &result.conversation);
+    let sum = |usages: &[TokenUsage]| {
+        usages.iter().map(|usage| (usage.input, usage.output)).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+    };
+    assert_eq!(sum(&[result.usage.tokens]), (446, 668));
+    let own = result.usage_by_session[&stage.session].tokens;
+    assert_eq!((own.input, own.output), (400, 600));
+    assert_eq!(result.usage_by_session.len(), 4);
+    let all: Vec<TokenUsage> = result.usage_by_session.values().map(|usage| usage.tokens).collect();
+    assert_eq!(sum(&all), (446, 668));
+    // A subagent that is resumed is counted for the turn that resumed it, and only what it did then.
+    let child = stage
+        .fake
+        .sessions()
+        .into_iter()
+        .rfind(|session| session["parentID"] == stage.session.as_str())
+        .unwrap();
+    let mut resumed = task(&Script::new([with_usage(Step::text("again"), 7, 8)]));
+    resumed.args["task_id"] = child["id"].clone();
+    let script = Script::new([with_usage(Step::tool(resumed), 1, 1), with_usage(Step::text("done"), 1, 1)]);
+    let result = stage.ask(&script).await.unwrap();
+    assert_eq!(sum(&[result.usage.tokens]), (9, 10));
+    stage.check_conversation("resumed", &result.conversation);
+}
+
+#[tokio::test]
+async fn changes_are_seen_as_they_happen_and_messages_are_reported_once() {
+    for flavour in [Flavour::V1_18, Flavour::V1_15_0, Flavour::V1_1] {
+        let stage = Stage::of(quick().flavour(flavour)).await;
+        stage.ask(&texts("before")).await.unwrap();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&seen);
+        let script = Script::new([bash("ls", "x\n"), Step::text("one two three four")]);
+        let input =
+            stage.input(&script).on_message(move |message| log.lock().unwrap().push(Arc::clone(message)));
+        let result = stage.send(input).await.unwrap();
+        stage.check("reported", &result);
+        assert_eq!(result.messages.len(), 2);
+        let seen = seen.lock().unwrap();
+        for message in &result.messages {
+            let of_message: Vec<_> = seen.iter().filter(|seen| seen.info.id() == message.info.id()).collect();
+            assert!(!of_message.is_empty(), "{flavour:?}: every message is seen");
+            let last = of_message.last().unwrap();
+            assert_eq!(message_signature(last), message_signature(message), "{flavour:?}: as it was last");
+            // Every call brings something new.
+            let repeated =
+                of_message.windows(2).any(|pair| message_signature(pair[0]) == message_signature(pair[1]));
+            assert!(!repeated, "{flavour:?}: nothing is told twice");
+            if flavour == Flavour::V1_18 {
+                assert!(of_message.len() > 1, "{flavour:?}: while it happens");
+            }
+        }
+        let turn: Vec<&str> = std::iter::once(&result.submission.message_id)
+            .chain(result.messages.iter().map(|message| message.info.id()))
+            .map(opencode_conductor::MessageId::as_str)
+            .collect();
+        let strangers: Vec<_> =
+            seen.iter().filter(|message| !turn.contains(&message.info.id().as_str())).collect();
+        assert!(strangers.is_empty(), "{flavour:?}: only messages of the turn: {strangers:#?}");
+    }
+}
+
+#[tokio::test]
+async fn updates_fold_to_the_conversation() {
+    let stage = Stage::new().await;
+    let script = Script::new([
+        with(bash("ls", "x\n"), |it| it.reasoning = "hm, let me see".to_owned()),
+        Step::tool(task(&texts("a part"))),
+        Step::text("one two three"),
+    ]);
+    let mut running = stage.start(&script);
+    let updates = running.updates().unwrap();
+    assert!(running.updates().is_none(), "they can be taken once");
+    let (updates, result) = soon(async { tokio::join!(updates.collect::<Vec<_>>(), running) }).await;
+    let result = result.unwrap();
+    let mut state = SessionConversationState::default();
+    for update in &updates {
+        if let Update::Conversation(event) = update {
+            state.apply(event);
+        }
+    }
+    assert_eq!(state, result.conversation);
+    assert_eq!(Some(state), stage.manager.conversation(&stage.session));
+    assert!(matches!(&updates[0], Update::Submitted(id) if *id == result.submission.message_id));
+    assert!(updates.iter().any(|update| matches!(update, Update::Status(status) if !status.is_idle())));
+    assert!(!updates.iter().any(|update| matches!(update, Update::Missed | Update::StreamLost)));
+    let messages = updates.iter().filter(|update| matches!(update, Update::Message(_))).count();
+    assert!(messages >= 3, "{messages}");
+}
+
+#[tokio::test]
+async fn a_reader_that_is_too_slow_is_told_so() {
+    let stage = Stage::new().await;
+    let mut long = Step::text("");
+    long.words = 3000;
+    let mut running = stage.start(&Script::new([long]));
+    let updates = running.updates().unwrap();
+    let result = soon(running).await.unwrap();
+    let updates: Vec<_> = soon(updates.collect()).await;
+    assert!(updates.len() <= 1024, "{}", updates.len());
+    assert!(matches!(updates.last(), Some(Update::Missed)), "{:?}", updates.last());
+    assert_eq!(stage.manager.conversation(&stage.session), Some(result.conversation));
+}
+
+#[tokio::test]
+async fn losses_of_the_stream_are_told() {
+    let stage = Stage::new().await;
+    let mut running = stage.start(&gated_text("gate", "one two three"));
+    let updates = running.updates().unwrap();
+    soon(stage.fake.wait_at("gate")).await;
+    let before = stage.requests(Route::Event);
+    stage.fake.cut_streams();
+    soon(stage.fake.wait_for(|log| log.count(Route::Event) > before && log.count(Route::ListQuestions) > 0))
+        .await;
+    stage.fake.open_gate("gate");
+    let (updates, result) = soon(async { tokio::join!(updates.collect::<Vec<_>>(), running) }).await;
+    assert_eq!(result.unwrap().completion, Completion::Settled);
+    let told: Vec<&Update> = updates
+        .iter()
+        .filter(|update| matches!(update, Update::StreamLost | Update::StreamRestored))
+        .collect();
+    assert_eq!(told, [&Update::StreamLost, &Update::StreamRestored]);
+    // Also when it was not there from the start.
+    let stage = Stage::new().await;
+    stage.fake.inject(Route::Event, Fault::Status(503)).times(1);
+    let mut running = stage.start(&gated_text("gate", "one two three"));
+    let updates = running.updates().unwrap();
+    soon(stage.fake.wait_for(|log| log.count(Route::Event) == 2 && log.open_streams == 1)).await;
+    soon(stage.fake.wait_at("gate")).await;
+    stage.fake.open_gate("gate");
+    let (updates, result) = soon(async { tokio::join!(updates.collect::<Vec<_>>(), running) }).await;
+    assert_eq!(result.unwrap().completion, Completion::Settled);
+    let told: Vec<&Update> = updates
+        .iter()
+        .filter(|update| matches!(update, Update::StreamLost | Update::StreamRestored))
+        .collect();
+    assert_eq!(told, [&Update::StreamLost, &Update::StreamRestored]);
+}
+
+fn stored_parts(stage: &Stage) -> Vec<Value> {
+    stage.fake.messages(stage.session.as_str())[0]["parts"].as_array().unwrap().clone()
+}
+
+#[tokio::test]
+async fn attachments_are_read_before_anything_is_sent() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notes.txt");
+    std::fs::write(&path, "hello").unwrap();
+    let stage = Stage::new().await;
+    let input = stage
+        .input(&texts("seen"))
+        .file(&path, "text/plain")
+        .bytes("dot.png", "image/png", vec![0_u8, 255])
+        .mention("general")
+        .system("be brief")
+        .variant("high");
+    stage.send(input).await.unwrap();
+    let parts = stored_parts(&stage);
+    assert_eq!(parts.len(), 4);
+    assert_eq!(parts[1]["filename"], "notes.txt");
+    assert_eq!(parts[1]["url"], "data:text/plain;base64,aGVsbG8=");
+    assert_eq!(parts[2]["mime"], "image/png");
+    assert_eq!(parts[2]["url"], "data:image/png;base64,AP8=");
+    assert_eq!((parts[3]["type"].as_str(), parts[3]["name"].as_str()), (Some("agent"), Some("general")));
+    let message = &stage.fake.messages(stage.session.as_str())[0]["info"];
+    assert_eq!(message["system"], "be brief");
+    assert_eq!(message["model"]["variant"], "high");
+
+    let before = stage.requests(Route::PromptAsync);
+    let missing = directory.path().join("missing.txt");
+    for path in [missing.clone(), directory.path().to_owned()] {
+        let error = stage.send(stage.input(&texts("x")).file(&path, "text/plain")).await.unwrap_err();
+        let PromptError::Attachment(AttachmentError { path: named, .. }) = &error else {
+            panic!("{error:?}")
+        };
+        assert_eq!(*named, path);
+        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+        assert!(!error.is_retryable());
+    }
+    let large = directory.path().join("large");
+    std::fs::File::create(&large).unwrap().set_len((32 << 20) + 1).unwrap();
+    let error = stage.send(stage.input(&texts("x")).file(&large, "text/plain")).await.unwrap_err();
+    assert!(matches!(&error, PromptError::Invalid(invalid) if invalid.field == "attachment"), "{error:?}");
+    assert_eq!(stage.requests(Route::PromptAsync), before, "nothing was sent");
+    // A prompt that could not be sent does not hold up the next.
+    stage.ask(&texts("next")).await.unwrap();
+}
+
+#[derive(Debug, PartialEq, serde::Deserialize)]
+struct Verdict {
+    ok: bool,
+    reason: String,
+}
+
+fn schema() -> Value {
+    json!({"type": "object", "properties": {"ok": {"type": "boolean"}, "reason": {"type": "string"}}})
+}
+
+/// Answers the n-th prompt of any session with the n-th of these texts.
+fn answers(stage: &Stage, answers: &[&str]) {
+    let answers: Vec<String> = answers.iter().map(|&answer| answer.to_owned()).collect();
+    let asked = Mutex::new(0);
+    stage.fake.on_prompt(move |_| {
+        let mut asked = asked.lock().unwrap();
+        *asked += 1;
+        texts(&answers[(*asked - 1).min(answers.len() - 1)])
+    });
+}
+
+#[tokio::test]
+async fn an_answer_can_be_asked_for_as_json() {
+    let good = "Here it is:\n```json\n{\"ok\": true, \"reason\": \"tests pass\"}\n```";
+    let cases: [(&[&str], u32, Option<usize>); 6] = [
+        (&[good], 0, Some(1)),
+        (&[r#"{"ok": true, "reason": "tests pass"}"#], 3, Some(1)),
+        (&["I think so.", good], 1, Some(2)),
+        (&[r#"{"ok": "yes", "reason": "tests pass"}"#, "hm", good], 2, Some(3)),
+        (&["never"], 2, None),
+        (&["never"], 0, None),
+    ];
+    for (texts, re_asks, expected) in cases {
+        let stage = Stage::new().await;
+        answers(&stage, texts);
+        let prompt = stage.manager.prompt(PromptInput::new(stage.session.clone(), "is it fine?"));
+        let answer = soon(prompt.json::<Verdict>(&schema(), re_asks)).await;
+        match expected {
+            Some(attempts) => {
+                assert_eq!(answer.unwrap(), Verdict { ok: true, reason: "tests pass".to_owned() });
+                assert_eq!(stage.prompts_run().len(), attempts, "{texts:?}");
+            }
+            None => {
+                let error = answer.unwrap_err();
+                let JsonAnswerError::Shape { attempts, answer, .. } = &error else { panic!("{error:?}") };
+                assert_eq!(*attempts, re_asks + 1);
+                assert_eq!(answer, "never");
+                assert_eq!(stage.prompts_run().len(), re_asks as usize + 1);
+            }
+        }
+        let asked = stage.fake.messages(stage.session.as_str())[0]["parts"].to_string();
+        assert!(asked.contains("JSON Schema") && asked.contains("reason"), "{asked}");
+        let last = stage.fake.messages(stage.session.as_str());
+        let last = last.iter().rfind(|message| message["info"]["role"] == "user").unwrap();
+        if stage.prompts_run().len() > 1 {
+            assert!(last["parts"].to_string().contains("cannot be used"), "{last}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn json_that_cannot_be_had_says_why() {
+    let stage = Stage::new().await;
+    let failing = PromptInput::new(stage.session.clone(), Script::new([Step::error(400)]).prompt("x"));
+    let error = soon(stage.manager.prompt(failing).json::<Verdict>(&schema(), 3)).await.unwrap_err();
+    let JsonAnswerError::Turn(failed) = &error else { panic!("{error:?}") };
+    assert!(matches!(failed.result.completion, Completion::Failed(_)));
+    assert_eq!(stage.prompts_run().len(), 1, "a turn that failed is not asked again");
+    let invalid = stage.manager.prompt(PromptInput::new(stage.session.clone(), " "));
+    let error = soon(invalid.json::<Verdict>(&schema(), 3)).await.unwrap_err();
+    assert!(matches!(error, JsonAnswerError::Prompt(PromptError::Invalid(_))), "{error:?}");
+}
+
+#[tokio::test]
+async fn the_two_named_calls_do_what_prompt_does() {
+    let stage = Stage::new().await;
+    let first = stage.manager.send_initial_prompt_and_await_messages(stage.input(&texts("first")));
+    let first = soon(first).await.unwrap();
+    assert_eq!(first.answer().as_deref(), Some("first"));
+    let second = stage.manager.send_follow_up_prompt_and_await_messages(stage.input(&texts("second")));
+    let second = soon(second).await.unwrap();
+    assert_eq!(second.answer().as_deref(), Some("second"));
+    assert_eq!(second.messages.len(), 1, "what was said before is not in it");
+    assert_eq!(second.submission.session_id, stage.session);
+    assert!(second.submission.prompt.starts_with("do it"));
+    assert!(second.submission.submitted_at >= first.submission.submitted_at);
+    assert_eq!(second.conversation.blocks().len(), 4, "but the conversation is whole");
+    stage.check("first", &first);
+    stage.check("second", &second);
+}
+
+#[tokio::test]
+async fn the_events_of_a_session_can_be_listened_to() {
+    let stage = Stage::new().await;
+    let mut events = stage.manager.subscribe_to_events(&stage.session).unwrap();
+    assert!(matches!(soon(events.next()).await, opencode_conductor::FeedSignal::Connected));
+    let running = stage.start(&texts("hello"));
+    let idle = async {
+        loop {
+            if let opencode_conductor::FeedSignal::Event(event) = events.next().await
+                && let opencode_conductor::wire::EventPayload::SessionIdle { session_id } = &event.payload
+            {
+                break session_id.clone();
+            }
+        }
+    };
+    assert_eq!(soon(idle).await, stage.session);
+    soon(running).await.unwrap();
+    assert_eq!(stage.requests(Route::Event), 1, "the connection is shared");
+    drop(events);
+    stage.manager.shutdown().await;
+    soon(stage.fake.wait_for(|log| log.open_streams == 0)).await;
+}
+
+#[test]
+fn handles_can_be_shared_between_threads() {
+    fn check<T: Clone + Send + Sync + 'static>() {}
+    check::<ConversationManager>();
+}
