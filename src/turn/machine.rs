@@ -632,10 +632,6 @@ impl Turn {
                     Read { messages, status: !messages, tree: false }
                 }
                 Stream::Opening | Stream::Lost => {
-<<<<<<< HEAD
-                    let tree = self.blind_polls.is_multiple_of(TREE_POLLS);
-=======
->>>>>>> mtest
                     self.blind_polls += 1;
                     let tree = self.blind_polls.is_multiple_of(TREE_POLLS);
                     Read { messages: true, status: true, tree }
