@@ -2,6 +2,8 @@
 //!
 //! `cargo test` builds the examples before it runs this; `cargo test --test cli` alone does not.
 
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken test should stop")]
+
 #[path = "../../tests/support/model.rs"]
 mod model;
 
