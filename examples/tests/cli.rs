@@ -2,10 +2,12 @@
 //!
 //! `cargo test` builds the examples before it runs this; `cargo test --test cli` alone does not.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken test rig should stop the test")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken test should stop")]
 
 #[path = "../../tests/support/model.rs"]
 mod model;
+#[path = "../../tests/support/real.rs"]
+mod real;
 
 use std::{
     fs,
@@ -293,10 +295,7 @@ struct Home {
 
 impl Home {
     async fn new() -> Option<Self> {
-        let Some(executable) = std::env::var_os("OPENCODE_BIN").map(PathBuf::from) else {
-            eprintln!("skipped: set OPENCODE_BIN to an OpenCode executable");
-            return None;
-        };
+        let executable = real::RealServer::find()?;
         let model = model::ScriptedModel::start().await;
         let directory = TempDir::new().unwrap();
         let config = directory.path().join(".config/opencode");
