@@ -47,8 +47,8 @@ use tracing::{Instrument, debug, debug_span};
 
 use self::{
     driver::{Driven, Driver, End, Terms, abort_tree},
-    input::{check_session, check_task},
-    line::Place,
+    input::{check_directory, check_id, check_session, check_task},
+    line::{Place, Turnstile},
     mint::Mint,
     options::ManagerOptions,
     registry::{Registry, Session},
@@ -60,7 +60,8 @@ use crate::{
     },
     conversation::{SessionConversationState, Usage},
     ids::{SessionId, TaskId},
-    turn::{Delivery, Ended, Stop, WaitOptions},
+    observe::Snapshot,
+    turn::{Delivery, Ended, TimeoutAction, WaitOptions},
     wire::{CreateSession, Message, MessageInfo, ModelRef, PromptPart, PromptRequest, SessionInfo},
 };
 
@@ -68,6 +69,8 @@ use crate::{
 const CREATE_ATTEMPTS: u32 = 4;
 /// The first pause before it is tried again; doubles each time.
 const CREATE_PAUSE: Duration = Duration::from_millis(250);
+/// How many calls may wait for the same turn to be aborted; more abort by themselves.
+const ABORT_WISHES: usize = 16;
 /// Where a session's metadata says which call made it.
 const TAG: &str = "conductor";
 
@@ -143,9 +146,10 @@ impl ConversationManager {
         request: CreateTaskSession,
     ) -> Result<ConversationSessionMeta, SessionError> {
         check_task(&request.task)?;
+        check_id("project id", request.project.as_str())?;
         let title = request.checked_title()?;
-        let directory = Directory::new(&request.worktree)?;
-        Directory::new(&request.project_directory)?;
+        check_directory("project directory", &request.project_directory)?;
+        let directory = check_directory("worktree", &request.worktree)?;
         let _reservation = Reservation::new(&self.inner, &request)?;
         let info = self.inner.create_session(&request, title, &directory).await?;
         self.inner.mint.server_said(info.time.created);
@@ -163,7 +167,7 @@ impl ConversationManager {
     /// Takes over a session that was made elsewhere, or by an earlier process, for a task.
     ///
     /// # Errors
-    /// If the ids are not valid, the task has another session, or the server does not know the session.
+    /// If the ids are not valid, the task has another session, another task has this one, or the server does not know it.
     pub async fn adopt_session(
         &self,
         task: impl Into<TaskId>,
@@ -175,9 +179,8 @@ impl ConversationManager {
         if let Some(known) = self.task_session_id(&task).filter(|known| known != session) {
             return Err(SessionError::TaskHasSession { task, session: known });
         }
-        let mut meta = self.inner.find(session).await?;
-        meta.task_id = Some(task);
-        let session = self.inner.registry().add(Session::new(meta, self.inner.options.convert, false));
+        let session = self.inner.session(session, None).await?;
+        self.inner.registry().assign(&task, &session)?;
         let meta = session.live().meta.clone();
         Ok(meta)
     }
@@ -219,8 +222,8 @@ impl ConversationManager {
     /// Waits until whatever a session does now has come to rest; used after a restart.
     ///
     /// # Errors
-    /// If the session is not to be had, or does not come to rest within the limits. The server's run is left alone then,
-    /// unless `options` says otherwise.
+    /// If the session is not to be had, or does not come to rest within the limits. The server's run is aborted then, unless
+    /// `options` says [`TimeoutAction::Leave`].
     ///
     /// # Cancel safety
     /// Dropping it changes nothing on the server.
@@ -240,6 +243,9 @@ impl ConversationManager {
             .run(false, &mut mpsc::channel(1).1)
             .await;
         self.inner.came_to_rest(&session, &driven.ended)?;
+        if matches!(driven.ended, End::Turn(Ended::Interrupted)) {
+            return Ok(IdleOutcome::Rest(Some(Completion::Interrupted)));
+        }
         let live = session.live();
         let last_turn: Vec<Arc<Message>> = {
             let of_turn = live.tree.messages(&session.id).rev();
@@ -317,12 +323,19 @@ impl ConversationManager {
         let session = self.inner.session(session, None).await?;
         let api = self.inner.client.directory(&session.directory);
         let failed = |source| server_error("loading the conversation of", &session.id, source);
+        let status = api.session_status().await.map_err(failed)?;
         let mut open = vec![session.id.clone()];
         while let Some(id) = open.pop() {
-            let messages = api.messages(&id, &MessagePage::all()).await.map_err(failed)?.messages;
+            let list = api.messages(&id, &MessagePage::all()).await.map_err(failed)?;
             let children = api.children(&id).await.map_err(failed)?.items;
+            // Nothing runs, on the server or from here, so that what is unfinished stays so.
+            let rests = status.get(&id).is_idle() && !session.line.is_taken() && list.malformed.is_empty();
+            let snapshot = if rests { Snapshot::Settled } else { Snapshot::Live };
             let mut live = session.live();
-            let mut observed = live.tree.apply_messages(&id, &messages, crate::observe::Snapshot::Live);
+            let mut observed = live.tree.apply_messages(&id, &list.messages, snapshot);
+            if rests {
+                observed.append(live.tree.settle(&id));
+            }
             for child in children {
                 observed.append(live.tree.apply_session(&child));
                 open.push(child.id);
@@ -345,17 +358,20 @@ impl ConversationManager {
     pub async fn abort(&self, session: &SessionId) -> Result<AbortReport, SessionError> {
         check_session(session)?;
         let session = self.inner.session(session, None).await?;
-        let (running, sessions) = {
+        let running = {
             let mut live = session.live();
             live.at_rest = false;
-            (live.stop.clone(), live.tree.sessions().cloned().collect())
+            live.stop.clone()
         };
-        if let Some(running) = running {
-            // A turn that is being stopped already has no room for a second wish, and needs none.
-            let _ = running.try_send(Stop::Aborted);
+        // A turn in flight aborts itself: whoever did it from here might hit the next one.
+        let (wish, granted) = oneshot::channel();
+        if let Some(running) = running
+            && running.try_send(wish).is_ok()
+            && let Ok(report) = granted.await
+        {
+            return Ok(report);
         }
-        let api = self.inner.client.directory(&session.directory);
-        Ok(abort_tree(&api, session.id.clone(), sessions).await)
+        Ok(self.inner.abort(&session).await)
     }
 
     /// Deletes a session on the server and forgets it.
@@ -401,28 +417,12 @@ impl ConversationManager {
         let span = debug_span!("prompt", %session);
         // The place is taken here and not in the task, so that the order of calls is the order of turns.
         let known = self.inner.registry().session(&session).cloned();
-        let busy = known.as_ref().is_some_and(|session| session.line.is_taken())
-            && input.when_busy == WhenBusy::Refuse;
-        let place = known.filter(|_| !busy).map(|session| (session.line.enter(), session));
+        let place = known.map(|session| (line_up(&session, &input), session));
         let inner = Arc::clone(&self.inner);
         let abandoned = cancel.clone();
         let task = async move {
-            let id = input.session.clone();
-            let result = if busy {
-                Err(PromptError::Busy { session: id })
-            } else {
-                let abort_on_drop = input.abort_on_drop;
-                let executed = tokio::select! {
-                    result = inner.execute(input, place, reporter) => Some(result),
-                    () = abandoned.cancelled() => None,
-                };
-                if executed.is_none() {
-                    inner.abandon(&id, abort_on_drop).await;
-                }
-                executed.unwrap_or(Err(PromptError::GivenUp { session: id, delivery: Delivery::Unknown }))
-            };
             // Nobody may be waiting any more.
-            drop(sender.send(result));
+            drop(sender.send(inner.run(input, place, reporter, abandoned).await));
         };
         self.inner.tasks.spawn(task.instrument(span));
         RunningPrompt::new(session, receiver, updates, cancel)
@@ -448,19 +448,15 @@ impl Inner {
         if let Ok(known) = self.known(id) {
             return Ok(known);
         }
-        let mut meta = self.find(id).await?;
-        if let Some(directory) = directory {
-            meta.directory = Directory::new(directory)?;
-        }
+        // Old servers find a session only from a directory of its project. Where it works is for the server to say: status
+        // and events of any other directory are those of strangers.
+        let api = match directory {
+            Some(directory) => self.client.directory(&Directory::new(directory)?),
+            None => self.client.default_directory(),
+        };
+        let info = api.session(id).await.map_err(|source| server_error("finding", id, source))?;
+        let meta = ConversationSessionMeta::of(&info, Directory::new(&info.directory)?);
         Ok(self.registry().add(Session::new(meta, self.options.convert, false)))
-    }
-
-    /// What the server knows of a session.
-    async fn find(&self, id: &SessionId) -> Result<ConversationSessionMeta, SessionError> {
-        let info = self.client.default_directory().session(id).await;
-        let info = info.map_err(|source| server_error("finding", id, source))?;
-        let directory = Directory::new(&info.directory)?;
-        Ok(ConversationSessionMeta::of(&info, directory))
     }
 
     async fn create_session(
@@ -479,17 +475,23 @@ impl Inner {
             ..CreateSession::default()
         };
         let mut attempt = 0;
+        // There may be a session that nobody knows the id of: it is looked for before another is made.
+        let mut unclear = false;
         loop {
             attempt += 1;
-            let error = match api.create_session(&create).await {
+            let found = if unclear { find_tagged(&api, &nonce).await } else { Ok(None) };
+            let made = match found {
+                Ok(Some(info)) => Ok(info),
+                Ok(None) => api.create_session(&create).await,
+                Err(error) => Err(error),
+            };
+            let error = match made {
                 Ok(info) => return Ok(info),
                 Err(error) => error,
             };
-            let unclear = error.delivery() == Delivery::Unknown;
-            if unclear && let Some(info) = find_tagged(&api, &nonce).await {
-                return Ok(info);
-            }
-            if attempt == CREATE_ATTEMPTS || !error.is_retryable() {
+            unclear |= error.delivery() == Delivery::Unknown;
+            let give_up = attempt == CREATE_ATTEMPTS || !(error.is_retryable() || unclear);
+            if give_up {
                 return Err(SessionError::Server {
                     attempt: format!("making a session for task {}", request.task),
                     source: error,
@@ -504,43 +506,93 @@ impl Inner {
         Terms { wait, permissions: permissions.clone(), questions: questions.clone() }
     }
 
-    /// Runs a prompt from its place in the line to its result.
-    async fn execute(
+    /// Runs a prompt from its place in the line to its result, unless its caller loses interest.
+    async fn run(
         &self,
         input: PromptInput,
-        place: Option<(Place, Arc<Session>)>,
-        mut reporter: Reporter,
+        place: Option<(Option<Place>, Arc<Session>)>,
+        reporter: Reporter,
+        abandoned: CancellationToken,
     ) -> Result<PromptExecutionResult, PromptError> {
+        let id = input.session.clone();
+        let given_up = |delivery| Err(PromptError::GivenUp { session: id, delivery });
+        let (_turnstile, session, parts) = tokio::select! {
+            biased;
+            () = abandoned.cancelled() => return given_up(Delivery::NotSent),
+            turn = self.enter(&input, place) => turn?,
+        };
+        let mut delivery = Delivery::NotSent;
+        let executed = tokio::select! {
+            biased;
+            () = abandoned.cancelled() => None,
+            result = self.execute(&input, &session, parts, reporter, &mut delivery) => Some(result),
+        };
+        if let Some(result) = executed {
+            return result;
+        }
+        session.live().stop = None;
+        // The next prompt waits until this is over.
+        if input.abort_on_drop && delivery != Delivery::NotSent {
+            self.abort(&session).await;
+        }
+        given_up(delivery)
+    }
+
+    /// Everything before a prompt's turn: checks it, finds its session, reads its attachments and waits in line.
+    async fn enter(
+        &self,
+        input: &PromptInput,
+        place: Option<(Option<Place>, Arc<Session>)>,
+    ) -> Result<(Turnstile, Arc<Session>, Vec<PromptPart>), PromptError> {
         input.validate()?;
         let (place, session) = if let Some(known) = place {
             known
         } else {
             let session = self.session(&input.session, input.directory.as_deref()).await?;
-            (session.line.enter(), session)
+            (line_up(&session, input), session)
+        };
+        let Some(place) = place else {
+            return Err(PromptError::Busy { session: session.id.clone() });
         };
         let mut parts = Vec::with_capacity(input.parts.len());
         for part in &input.parts {
             parts.push(part.load(&self.mint).await?);
         }
-        let _turnstile = place.wait().await;
+        Ok((place.wait().await, session, parts))
+    }
+
+    /// A prompt's turn. `delivery` tells how far it got if the call is dropped.
+    async fn execute(
+        &self,
+        input: &PromptInput,
+        session: &Session,
+        parts: Vec<PromptPart>,
+        mut reporter: Reporter,
+        delivery: &mut Delivery,
+    ) -> Result<PromptExecutionResult, PromptError> {
         let api = self.client.directory(&session.directory);
         let mut subscription = api.subscribe(&session.id);
-        let (stopper, mut stop) = mpsc::channel(1);
+        let (stopper, mut stop) = mpsc::channel(ABORT_WISHES);
         session.live().stop = Some(stopper);
-        let terms = self.terms(input.wait.clone().unwrap_or_else(|| self.options.wait.clone()));
+        let terms = self.terms(input.limits(&self.options.wait));
 
         let at_rest = session.live().at_rest;
         if !at_rest {
-            let wait = terms.wait.clone().on_limit(crate::turn::TimeoutAction::Leave);
+            let wait = terms.wait.clone().on_limit(TimeoutAction::Leave);
             let terms = Terms { wait, ..self.terms(WaitOptions::default()) };
-            let driver = Driver::new(&api, &session, &terms, None, &mut subscription, &mut reporter);
+            let driver = Driver::new(&api, session, &terms, None, &mut subscription, &mut reporter);
             let rest = driver.run(false, &mut stop).await;
-            self.came_to_rest(&session, &rest.ended)?;
+            self.came_to_rest(session, &rest.ended)?;
         }
 
         // After the wait, so that its id is younger than everything in the session.
-        let mut request = PromptRequest::new(self.mint.message(), parts);
-        request.model = self.model(&api, &session, input.model.clone()).await;
+        let newest = {
+            let mut live = session.live();
+            learn(&mut live);
+            live.tree.messages(&session.id).next_back().map(|message| message.info.time().created)
+        };
+        let mut request = PromptRequest::new(self.mint.message(newest), parts);
+        request.model = self.model(&api, session, input.model.clone()).await;
         request.agent = input
             .agent
             .clone()
@@ -548,21 +600,17 @@ impl Inner {
             .or_else(|| self.options.agent.clone());
         request.system = input.system.clone();
         request.variant = input.variant.clone();
-        {
-            let mut live = session.live();
-            live.at_rest = false;
-            live.model.clone_from(&request.model);
-            live.agent.clone_from(&request.agent);
-        }
+        session.live().at_rest = false;
+        *delivery = Delivery::Unknown;
         let submission = PromptSubmission {
             session_id: session.id.clone(),
             message_id: request.message_id.clone(),
             prompt: prompt_text(&request.parts),
             submitted_at: mint::now().into(),
         };
-        let driver = Driver::new(&api, &session, &terms, Some(&request), &mut subscription, &mut reporter);
+        let driver = Driver::new(&api, session, &terms, Some(&request), &mut subscription, &mut reporter);
         let turn = driver.run(!at_rest, &mut stop).await;
-        self.conclude(&session, submission, turn)
+        self.conclude(session, submission, turn)
     }
 
     /// Explicit, else the session's last, else what the server would use.
@@ -623,7 +671,7 @@ impl Inner {
             live.at_rest = matches!(ended, End::Turn(Ended::Settled | Ended::Interrupted));
             let after = live.tree.turn(&session.id, &submission.message_id);
             let messages: Vec<Arc<Message>> = after.cloned().collect();
-            learn(&mut live, &submission);
+            learn(&mut live);
             (messages, result::usage_of(&live.tree, &submission.message_id), live.state.clone())
         };
         let started = messages.iter().any(|message| message.info.as_assistant().is_some());
@@ -656,24 +704,30 @@ impl Inner {
         Ok(PromptExecutionResult { submission, messages, completion, usage, usage_by_session, conversation })
     }
 
-    /// The caller has lost interest: the session is no longer known to be at rest.
-    async fn abandon(&self, id: &SessionId, abort: bool) {
-        let Ok(session) = self.known(id) else { return };
-        session.live().stop = None;
-        if abort {
-            let sessions = session.live().tree.sessions().cloned().collect();
-            abort_tree(&self.client.directory(&session.directory), id.clone(), sessions).await;
-        }
+    async fn abort(&self, session: &Session) -> AbortReport {
+        let sessions = session.live().tree.sessions().cloned().collect();
+        abort_tree(&self.client.directory(&session.directory), session.id.clone(), sessions).await
     }
 }
 
-/// Remembers the model and agent that the server really used.
-fn learn(live: &mut registry::Live, submission: &PromptSubmission) {
-    let Some(message) = live.tree.message(&submission.session_id, &submission.message_id) else { return };
-    if let MessageInfo::User(user) = &message.info {
-        let (agent, model) = (user.agent.clone(), user.model.clone());
+/// Takes a place in a session's line; nothing if it would have to wait and does not want to.
+fn line_up(session: &Session, input: &PromptInput) -> Option<Place> {
+    match input.when_busy {
+        WhenBusy::Queue => Some(session.line.enter()),
+        WhenBusy::Refuse => session.line.try_enter(),
+    }
+}
+
+/// Remembers the model and agent of the last step: those of a prompt that never ran may not exist.
+fn learn(live: &mut registry::Live) {
+    let root = live.tree.root();
+    let step = live.tree.messages(root).rev().find_map(|message| {
+        message.info.as_assistant().filter(|step| step.summary != Some(true) && !step.model_id.is_empty())
+    });
+    if let Some(step) = step {
+        let (model, agent) = (ModelRef::new(&step.provider_id, &step.model_id), step.mode.clone());
+        live.model = Some(model);
         live.agent = agent.or_else(|| live.agent.take());
-        live.model = model.or_else(|| live.model.take());
     }
 }
 
@@ -685,8 +739,8 @@ fn prompt_text(parts: &[PromptPart]) -> String {
     texts.collect::<Vec<_>>().join("\n")
 }
 
-async fn find_tagged(api: &DirectoryClient, nonce: &str) -> Option<SessionInfo> {
-    let sessions = api.sessions(&SessionFilter::default()).await.ok()?.items;
+async fn find_tagged(api: &DirectoryClient, nonce: &str) -> Result<Option<SessionInfo>, ApiError> {
+    let sessions = api.sessions(&SessionFilter::default()).await?.items;
     let tagged = |session: &SessionInfo| {
         session
             .metadata
@@ -694,7 +748,7 @@ async fn find_tagged(api: &DirectoryClient, nonce: &str) -> Option<SessionInfo> 
             .and_then(|metadata| metadata.get(TAG)?.get("nonce"))
             .is_some_and(|tag| tag == nonce)
     };
-    sessions.into_iter().find(tagged)
+    Ok(sessions.into_iter().find(tagged))
 }
 
 fn server_error(attempt: &str, session: &SessionId, source: ApiError) -> SessionError {

@@ -99,6 +99,17 @@ impl Completion {
     /// Reads the end of a session at rest off its last messages.
     pub(super) fn of_rest(messages: &[Arc<Message>]) -> Self {
         let Some((last, parts)) = steps(messages).next_back() else { return Self::Aborted };
+        let calls = parts.iter().any(|part| matches!(part.body, PartBody::Tool(_)));
+        let answered = !calls && last.finish.as_deref().is_some_and(|finish| finish != "unknown");
+        // A summary that was in the way of the answer; one that came after it is no loss.
+        let summary = messages.iter().filter_map(|message| message.info.as_assistant()).next_back();
+        if let Some(error) =
+            summary.filter(|last| last.summary == Some(true)).and_then(|last| last.error.as_ref())
+            && last.error.is_none()
+            && !answered
+        {
+            return if error.is_aborted() { Self::Aborted } else { Self::Failed(error.clone()) };
+        }
         let rejected = || {
             let refused = |part: &PartBody| matches!(part, PartBody::Tool(tool) if tool.state.status == ToolStatus::Error);
             parts.iter().any(|part| refused(&part.body))
@@ -108,8 +119,9 @@ impl Completion {
             (Some(error), _) => Self::Failed(error.clone()),
             // An abort while the server waited for the provider leaves neither a reason nor an error.
             (None, None) => Self::Aborted,
-            // With more steps to come, nothing but a rejection brings a session to rest.
+            // With more steps to come, nothing but a rejection brings a session to rest, or the death of the server.
             (None, Some("tool-calls")) if rejected() => Self::Rejected,
+            (None, Some("tool-calls" | "unknown")) => Self::Interrupted,
             (None, Some(_)) => Self::Settled,
         }
     }

@@ -13,6 +13,8 @@ use crate::{
 
 /// While the event stream is down, the session is read this often. The original's tick.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// While it is down, every so many polls look at the whole tree, for requests that nobody hears of otherwise.
+const TREE_POLLS: u32 = 3;
 /// While the stream is up but silent, one request this often looks for what it may not carry: some servers send no message
 /// events at all.
 const SILENCE_INTERVAL: Duration = Duration::from_secs(10);
@@ -128,6 +130,8 @@ pub struct Turn {
     /// No read begins before this, so that a failing server is not asked in a tight loop.
     read_after: Duration,
     silence_polls: u32,
+    /// Polls since the stream was lost.
+    blind_polls: u32,
     heard: u64,
     progressed: u64,
     expiry: Option<Expiry>,
@@ -165,6 +169,7 @@ impl Turn {
             wanted: Read::default(),
             read_after: now,
             silence_polls: 0,
+            blind_polls: 0,
             heard: 0,
             progressed: 0,
             expiry: None,
@@ -246,6 +251,7 @@ impl Turn {
                     }
                 }
                 self.stream = Stream::Open;
+                self.blind_polls = 0;
             }
             Input::StreamLost => {
                 self.stream = Stream::Lost;
@@ -268,11 +274,13 @@ impl Turn {
                 self.last_heard = now;
                 self.hinted = true;
                 self.failures += u32::from(self.error.is_none());
-                self.error = Some(error);
+                // The first word says what is wrong; what follows are its echoes.
+                self.error.get_or_insert(error);
             }
             Input::SessionGone => self.finish(Ended::SessionGone, actions),
             Input::Submitted(answer) => self.submitted(now, answer, actions),
             Input::ReadDone { status, progress } => self.read_done(now, status, progress),
+            Input::DescendantFound => self.want(Read { tree: true, ..Read::default() }),
             Input::ReadFailed => {
                 self.read_after = now + POLL_INTERVAL;
                 if let Some(read) = self.read.take() {
@@ -414,12 +422,10 @@ impl Turn {
             Phase::Finished | Phase::Aborting(_) | Phase::Submitting => {}
             Phase::Opening => self.open(now, actions),
             Phase::Resolving { retry_at, absent } => {
-                if *absent && now >= *retry_at {
-                    if self.submissions > MAX_RESUBMITS {
-                        self.finish(Ended::NotDelivered(self.delivery), actions);
-                    } else {
-                        self.submit(Phase::Submitting, actions);
-                    }
+                if *absent && self.submissions > MAX_RESUBMITS {
+                    self.finish(Ended::NotDelivered(self.delivery), actions);
+                } else if *absent && now >= *retry_at {
+                    self.submit(Phase::Submitting, actions);
                 } else if !*absent && self.read.is_none() {
                     self.wanted.messages = true;
                 }
@@ -463,7 +469,8 @@ impl Turn {
             if now >= self.due(lull) {
                 // An idle after a busy of this very run needs no second opinion.
                 let sure = lull.quiet == Quiet::Settled && self.ran && matches!(self.stream, Stream::Open);
-                self.want(Read { messages: true, status: !sure, tree: false });
+                let tree = self.facts.descendant_open && lull.quiet != Quiet::NotStarted;
+                self.want(Read { messages: true, status: !sure, tree });
             }
             return;
         }
@@ -624,7 +631,11 @@ impl Turn {
                     let messages = self.silence_polls % 2 == 1;
                     Read { messages, status: !messages, tree: false }
                 }
-                Stream::Opening | Stream::Lost => Read { messages: true, status: true, tree: false },
+                Stream::Opening | Stream::Lost => {
+                    let tree = self.blind_polls % TREE_POLLS == 0;
+                    self.blind_polls += 1;
+                    Read { messages: true, status: true, tree }
+                }
             };
             self.want(read);
         }

@@ -11,8 +11,15 @@ struct Bench {
     done: Vec<Action>,
 }
 
-const EXISTS: Facts =
-    Facts { exists: true, newest: true, steps: 0, incomplete: 0, tool_running: false, result_awaited: false };
+const EXISTS: Facts = Facts {
+    exists: true,
+    newest: true,
+    steps: 0,
+    incomplete: 0,
+    tool_running: false,
+    descendant_open: false,
+    result_awaited: false,
+};
 const RUNNING: Facts = Facts { steps: 1, incomplete: 1, ..EXISTS };
 const ANSWERED: Facts = Facts { steps: 1, ..EXISTS };
 

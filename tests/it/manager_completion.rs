@@ -1,8 +1,10 @@
 //! Done means done, and every other end is called by its name.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use futures_util::future::join_all;
 use opencode_conductor::{
-    Completion, ConversationManager, OpenCodeClient, PromptError, PromptExecutionResult,
+    Completion, ConversationManager, OpenCodeClient, PromptError, PromptExecutionResult, PromptInput,
     test_util::{FakeOpenCode, Fault, Flavour, Moment, ProviderError, Route, Script, ScriptedTool, Step},
 };
 use serde_json::json;
@@ -150,7 +152,7 @@ fn ends() -> Vec<End> {
                 }));
             })]),
             failed,
-            None,
+            Some("some words"),
         ),
         end(
             "content filter",
@@ -418,12 +420,6 @@ async fn a_background_subagent_is_part_of_the_turn() {
 #[tokio::test]
 async fn a_turn_that_is_compacted_ends_where_its_answer_is() {
     let full = json!({"prompt_tokens": 95_000, "completion_tokens": 5, "total_tokens": 95_005});
-    let overflow = json!({"error": {"message": "prompt is too long: maximum context length"}});
-    let overflow = with(ProviderError::default(), |it| {
-        it.status = 400;
-        it.times = 1;
-        it.body = Some(overflow);
-    });
     let cases = [
         (
             "after the answer",
@@ -433,12 +429,8 @@ async fn a_turn_that_is_compacted_ends_where_its_answer_is() {
         (
             "between steps",
             vec![with(bash("ls", "x\n"), |it| it.usage = Some(full)), Step::text("the answer")],
-            "the answer",
-        ),
-        (
-            "by the provider",
-            vec![with(Step::text("the answer"), |it| it.error = Some(overflow))],
-            "the answer",
+            // The script does not survive the summary.
+            "Hello from the scripted model.",
         ),
     ];
     for (case, steps, answer) in cases {
@@ -458,6 +450,35 @@ async fn a_turn_that_is_compacted_ends_where_its_answer_is() {
             let next = stage.ask(&texts("next")).await.unwrap();
             assert_eq!(next.answer().as_deref(), Some("next"), "{case}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_that_does_not_fit_is_answered_after_the_compaction() {
+    for with_history in [false, true] {
+        let stage = Stage::new().await;
+        if with_history {
+            stage.ask(&texts("before")).await.unwrap();
+        }
+        // With a history the server asks again under an id of its own; without one it asks to continue.
+        let overflow = json!({"error": {"message": "prompt is too long: maximum context length"}});
+        let overflow = with(ProviderError::default(), |it| {
+            it.status = 400;
+            it.body = Some(overflow);
+        });
+        let failing = Script::new([with(Step::default(), |it| it.error = Some(overflow))]);
+        let asked = AtomicUsize::new(0);
+        stage.fake.on_prompt(move |_| match asked.fetch_add(1, Ordering::SeqCst) {
+            0 => failing.clone(),
+            _ => texts("the answer"),
+        });
+        let prompt = PromptInput::new(stage.session.clone(), "a long story");
+        let result = stage.send(prompt).await.unwrap();
+        assert_eq!(result.completion, Completion::Settled, "history {with_history}");
+        let answer = if with_history { "the answer" } else { "Hello from the scripted model." };
+        assert_eq!(result.answer().as_deref(), Some(answer), "history {with_history}");
+        assert!(result.messages.iter().filter(|message| message.info.as_assistant().is_some()).count() >= 3);
+        stage.check_conversation("overflow", &result.conversation);
     }
 }
 

@@ -341,7 +341,7 @@ async fn the_events_of_a_session_can_be_listened_to() {
     assert_eq!(stage.requests(Route::Event), 1, "the connection is shared");
     drop(events);
     stage.manager.shutdown().await;
-    assert_eq!(stage.fake.open_streams(), 0);
+    soon(stage.fake.wait_for(|log| log.open_streams == 0)).await;
 }
 
 #[test]

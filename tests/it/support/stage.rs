@@ -113,10 +113,12 @@ impl Stage {
     }
 }
 
-/// A fake whose own waits are short.
+/// A fake whose own waits are short, with an agent that may ask questions also where it is a subagent.
 pub(crate) fn quick() -> FakeOptions {
-    FakeOptions::new().time_scale(0.02)
+    FakeOptions::new().time_scale(0.02).agent(ASKER)
 }
+
+const ASKER: &str = "asker";
 
 /// A client that reconnects quickly.
 pub(crate) fn client(fake: &FakeOpenCode) -> OpenCodeClient {
@@ -182,8 +184,7 @@ pub(crate) fn bash_tool(command: &str, output: &str) -> ScriptedTool {
 
 /// A call that starts a subagent with a script of its own.
 pub(crate) fn task(script: &Script) -> ScriptedTool {
-    let args =
-        json!({"description": "a part", "prompt": script.prompt("do a part"), "subagent_type": "general"});
+    let args = json!({"description": "a part", "prompt": script.prompt("do a part"), "subagent_type": ASKER});
     ScriptedTool::new("task", args)
 }
 
