@@ -46,7 +46,6 @@ pub(crate) async fn play(case: String, strike: Arc<Strike>, phase: Phase) -> See
 
     let mut running = rig.reach(&strike, phase).await;
     let injection = rig.strike(&strike, phase).await;
-    let armed = injection.as_ref().map(Injection::left);
     let mut running = running.take().unwrap_or_else(|| rig.stage.start(&script(phase)));
     let updates = running.updates().unwrap();
     rig.let_go(phase);
@@ -57,10 +56,8 @@ pub(crate) async fn play(case: String, strike: Arc<Strike>, phase: Phase) -> See
     let outcome = running.await;
     let Rig { stage, other, .. } = rig;
     let runs = stage.prompts_run().len() - 1;
-    assert!(
-        injection.as_ref().map(Injection::left) < armed || armed.is_none(),
-        "{case}: the fault has struck"
-    );
+    let struck = injection.is_none_or(|(injection, times)| injection.left() < times);
+    assert!(struck, "{case}: the fault has struck");
     stage.fake.clear_faults();
     if let Ok(result) = &outcome {
         if result.completion == Completion::Settled {
@@ -147,32 +144,36 @@ impl Rig {
     }
 
     /// Makes it go wrong; what is injected must also strike, or the cell would prove nothing.
-    async fn strike(&self, strike: &Strike, phase: Phase) -> Option<Injection> {
+    async fn strike(&self, strike: &Strike, phase: Phase) -> Option<(Injection, usize)> {
         let (fake, session) = (&self.stage.fake, &self.stage.session);
         match strike {
             Strike::Submission(fault, times) => {
                 if phase == Phase::Accepted {
                     fake.inject(Route::PromptAsync, Fault::LosePrompt);
                 }
-                return Some(fake.inject(Route::PromptAsync, fault.clone()).times(*times));
+                return Some((fake.inject(Route::PromptAsync, fault.clone()).times(*times), *times));
             }
             Strike::Read(route, fault, times) => {
                 if phase != Phase::FinalRead {
                     fake.inject(Route::Event, Fault::Status(503)).always();
                     fake.cut_streams();
                 }
-                return Some(fake.inject(*route, fault.clone()).times(*times));
+                return Some((fake.inject(*route, fault.clone()).times(*times), *times));
             }
             Strike::Reply(fault, times) => {
-                return Some(fake.inject(Route::ReplyPermission, fault.clone()).times(*times));
+                return Some((fake.inject(Route::ReplyPermission, fault.clone()).times(*times), *times));
             }
             Strike::CutStreams => fake.cut_streams(),
             Strike::EndStreams => fake.end_streams(),
             Strike::SilenceStreams => fake.silence_streams(),
             Strike::Streams(fault, times) => {
+                let n_streams = fake.request_count(Route::Event);
                 let injection = fake.inject(Route::Event, fault.clone()).times(*times);
                 fake.cut_streams();
-                return Some(injection);
+                if phase != Phase::BeforeSubmit {
+                    soon(fake.wait_for(|log| log.count(Route::Event) > n_streams)).await;
+                }
+                return Some((injection, *times));
             }
             Strike::Restart => fake.restart().await.unwrap(),
             Strike::Outage => fake.kill().await.unwrap(),

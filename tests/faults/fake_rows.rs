@@ -49,6 +49,8 @@ pub(crate) fn rows() -> Vec<Row<Strike>> {
     // Settling is the phase of a turn that fails, as its script says.
     let anywhere = "S S S S S S S S F S";
     let read = ". . S S S S S S F S";
+    // A final read on a healthy stream needs the list and nothing else.
+    let look = ". . S S S S S S F .";
     let reply = ". . . . . . . S . .";
     vec![
         row("submission dropped before effect", Submission(Fault::DropBeforeEffect, 1), submission),
@@ -78,9 +80,9 @@ pub(crate) fn rows() -> Vec<Row<Strike>> {
         row("list answered 503", Read(Route::ListMessages, Fault::Status(503), 6), read),
         row("list truncated", Read(Route::ListMessages, Fault::TruncateBody(40), 2), read),
         row("list hangs", Read(Route::ListMessages, Fault::Hang, 1), read),
-        row("status answered 500", Read(Route::Status, Fault::Status(500), 6), read),
-        row("status truncated", Read(Route::Status, Fault::TruncateBody(1), 2), read),
-        row("children answered 503", Read(Route::Children, Fault::Status(503), 6), read),
+        row("status answered 500", Read(Route::Status, Fault::Status(500), 6), look),
+        row("status truncated", Read(Route::Status, Fault::TruncateBody(1), 2), look),
+        row("children answered 503", Read(Route::Children, Fault::Status(503), 6), look),
         row("three requests dropped", Read(Route::Any, Fault::DropAfterEffect, 3), read),
         row("reply dropped before effect", Reply(Fault::DropBeforeEffect, 1), reply),
         row("reply dropped after effect", Reply(Fault::DropAfterEffect, 1), reply),

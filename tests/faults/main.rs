@@ -28,7 +28,7 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
 async fn on_the_fake_every_fault_in_every_phase_ends_as_promised() {
     let tasks = tokio::runtime::Handle::current().metrics();
     let (n_tasks, n_files) = (tasks.num_alive_tasks(), matrix::open_files());
-    let matrix = matrix::Matrix::run("the fake", fake_rows::rows(), 24, fake_cell::play).await;
+    let matrix = matrix::Matrix::run("the fake", fake_rows::rows(), 64, fake_cell::play).await;
     let all_gone = async {
         while tasks.num_alive_tasks() > n_tasks || matrix::open_files() > n_files {
             tokio::task::yield_now().await;
