@@ -11,14 +11,20 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 macro_rules! string_id {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
         #[serde(transparent)]
         pub struct $name(Arc<str>);
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_str(SharedStr).map(Self)
+            }
+        }
 
         impl $name {
             /// Wraps a string as it is; nothing is checked here.
@@ -76,6 +82,21 @@ macro_rules! string_id {
             }
         }
     )*};
+}
+
+/// Reads a string straight into shared memory; serde's own way for `Arc<str>` allocates twice.
+struct SharedStr;
+
+impl de::Visitor<'_> for SharedStr {
+    type Value = Arc<str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<E>(self, id: &str) -> Result<Arc<str>, E> {
+        Ok(id.into())
+    }
 }
 
 string_id! {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use imbl::{HashMap, OrdSet};
+use imbl::{OrdMap, OrdSet};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{BlockOrder, BlockStatus, ConversationBlock};
@@ -11,13 +11,18 @@ use crate::ids::BlockId;
 /// The blocks of one thread, in order, each found by its id without a scan.
 ///
 /// Cloning one costs a few reference counts; clones share all blocks that neither changed.
+///
+/// Ordered maps, not hashed ones: new blocks come at the end of both, so that they touch the same few nodes however long the
+/// thread is.
 #[derive(Clone, Default)]
 pub struct Thread {
-    blocks: HashMap<BlockId, Arc<ConversationBlock>>,
-    /// Kept apart from the blocks, so that a block that grows does not touch it.
-    order: OrdSet<Arc<Place>>,
+    blocks: OrdMap<Arc<Place>, Arc<ConversationBlock>>,
+    places: OrdMap<BlockId, Arc<Place>>,
     /// The blocks that the end of the turn finishes.
     pending: OrdSet<BlockId>,
+    /// The block that last grew, newer than the one in `blocks`. Text comes in thousands of pieces to the same block, and
+    /// with this they do not touch the maps, of which every kept state would need its own copy.
+    growing: Option<(Arc<Place>, Arc<ConversationBlock>)>,
 }
 
 /// Where which block stands. The id settles ties, so that no two blocks can share a place.
@@ -40,70 +45,94 @@ impl Thread {
 
     /// The block with this id.
     pub fn get(&self, id: &BlockId) -> Option<&Arc<ConversationBlock>> {
-        self.blocks.get(id)
+        match &self.growing {
+            Some((place, block)) if place.id == *id => Some(block),
+            Some(_) | None => self.blocks.get(self.places.get(id)?),
+        }
     }
 
     /// The blocks in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<ConversationBlock>> {
-        self.order.iter().filter_map(|place| self.blocks.get(&place.id))
+        self.blocks.iter().map(|(place, block)| match &self.growing {
+            Some((growing, newer)) if Arc::ptr_eq(growing, place) => newer,
+            Some(_) | None => block,
+        })
     }
 
     /// Puts a block in its place, instead of the one with the same id; says whether that changed anything.
     pub(super) fn put(&mut self, block: &Arc<ConversationBlock>) -> bool {
-        let old = self.blocks.get(&block.id);
+        let old = self.get(&block.id);
         if old.is_some_and(|old| Arc::ptr_eq(old, block) || old == block) {
             return false;
         }
-        if old.is_none_or(|old| old.order != block.order) {
-            let place =
-                |block: &ConversationBlock| Place { order: block.order.clone(), id: block.id.clone() };
-            if let Some(old) = old {
-                self.order.remove(&place(old));
+        self.growing.take_if(|(place, _)| place.id == block.id);
+        let old_place = self.places.get(&block.id);
+        let place = match old_place {
+            Some(place) if place.order == block.order => place.clone(),
+            Some(_) | None => {
+                if let Some(old_place) = old_place {
+                    self.blocks.remove(old_place);
+                }
+                let place = Arc::new(Place { order: block.order.clone(), id: block.id.clone() });
+                self.places.insert(block.id.clone(), place.clone());
+                place
             }
-            self.order.insert(Arc::new(place(block)));
-        }
+        };
+        self.blocks.insert(place, block.clone());
         if block.ends_with_the_turn() {
             self.pending.insert(block.id.clone());
-        } else {
+        } else if self.pending.contains(&block.id) {
             self.pending.remove(&block.id);
         }
-        self.blocks.insert(block.id.clone(), block.clone());
         true
     }
 
     /// Adds to the text of a block; says whether there was such a text.
     pub(super) fn append(&mut self, id: &BlockId, delta: &str) -> bool {
-        // Looking first keeps a shared map from being copied for nothing.
-        if !self.blocks.get(id).is_some_and(|block| block.body.is_streamed()) {
-            return false;
+        if self.growing.as_ref().is_none_or(|(place, _)| place.id != *id) {
+            let Some(place) = self.places.get(id) else { return false };
+            let Some(block) = self.blocks.get(place).filter(|block| block.body.is_streamed()) else {
+                return false;
+            };
+            let growing = (place.clone(), block.clone());
+            self.stop_growing();
+            self.growing = Some(growing);
         }
-        let text = self.blocks.get_mut(id).and_then(|block| Arc::make_mut(block).body.streamed_mut());
+        let block = self.growing.as_mut().map(|(_, block)| Arc::make_mut(block));
+        let text = block.and_then(|block| block.body.streamed_mut());
         text.map(|text| text.push_str(delta)).is_some()
     }
 
     pub(super) fn remove(&mut self, id: &BlockId) -> Option<Arc<ConversationBlock>> {
-        let block = self.blocks.remove(id)?;
-        self.order.remove(&Place { order: block.order.clone(), id: id.clone() });
+        self.stop_growing();
+        let place = self.places.remove(id)?;
         self.pending.remove(id);
-        Some(block)
+        self.blocks.remove(&place)
     }
 
     /// Finishes what the end of the turn finishes; returns those blocks.
     pub(super) fn finish_pending(&mut self) -> impl Iterator<Item = BlockId> + use<> {
+        self.stop_growing();
         let pending = std::mem::take(&mut self.pending);
         for id in &pending {
-            if let Some(block) = self.blocks.get_mut(id) {
+            if let Some(block) = self.places.get(id).and_then(|place| self.blocks.get_mut(place)) {
                 Arc::make_mut(block).status = BlockStatus::Complete;
             }
         }
         pending.into_iter()
+    }
+
+    fn stop_growing(&mut self) {
+        if let Some((place, block)) = self.growing.take() {
+            self.blocks.insert(place, block);
+        }
     }
 }
 
 impl PartialEq for Thread {
     fn eq(&self, other: &Self) -> bool {
         // The other fields follow from the blocks.
-        self.blocks == other.blocks
+        self.len() == other.len() && self.iter().eq(other.iter())
     }
 }
 

@@ -106,11 +106,32 @@ impl ConversationManager {
     ///
     /// # Errors
     /// If `url` is not an HTTP URL.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use opencode_conductor::ConversationManager;
+    ///
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let manager = ConversationManager::connect("http://127.0.0.1:4096")?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn connect(url: &str) -> Result<Self, ApiError> {
         Ok(Self::builder(OpenCodeClient::new(url)?).build())
     }
 
     /// A manager of the server that `client` talks to.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use opencode_conductor::{ConversationManager, OpenCodeClient, PermissionPolicy};
+    ///
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = OpenCodeClient::builder("http://127.0.0.1:4096").basic_auth("opencode", "secret").build()?;
+    /// let manager = ConversationManager::builder(client).permissions(PermissionPolicy::AllowOnce).build();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder(client: OpenCodeClient) -> ManagerBuilder {
         ManagerBuilder::new(client)
     }
@@ -128,6 +149,15 @@ impl ConversationManager {
     }
 
     /// The client underneath, for what the manager does not do.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(manager: opencode_conductor::ConversationManager, session: opencode_conductor::SessionId) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{} requests so far", manager.client().statistics().requests);
+    /// println!("OpenCode {}", manager.client().health().await?.version);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn client(&self) -> &OpenCodeClient {
         &self.inner.client
     }
@@ -141,6 +171,19 @@ impl ConversationManager {
     ///
     /// # Cancel safety
     /// Dropping it may leave a session on the server that no task has.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use opencode_conductor::CreateTaskSession;
+    ///
+    /// # async fn example(manager: opencode_conductor::ConversationManager) -> Result<(), Box<dyn std::error::Error>> {
+    /// let task = CreateTaskSession::new("project", "task-42", "/srv/project", "/srv/worktrees/task-42")
+    ///     .title("Fix the flaky test");
+    /// let meta = manager.create_task_session(task).await?;
+    /// println!("{} works in {}", meta.session_id, meta.directory);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn create_task_session(
         &self,
         request: CreateTaskSession,
@@ -168,6 +211,18 @@ impl ConversationManager {
     ///
     /// # Errors
     /// If the ids are not valid, the task has another session, another task has this one, or the server does not know it.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use opencode_conductor::SessionId;
+    ///
+    /// # async fn example(manager: opencode_conductor::ConversationManager) -> Result<(), Box<dyn std::error::Error>> {
+    /// let session = SessionId::new("ses_from_your_database");
+    /// let meta = manager.adopt_session("task-42", &session).await?;
+    /// println!("{} goes on in {}", meta.title, meta.directory);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn adopt_session(
         &self,
         task: impl Into<TaskId>,
@@ -193,6 +248,18 @@ impl ConversationManager {
     ///
     /// # Cancel safety
     /// Dropping it leaves the server's run alone; see [`PromptInput::abort_on_drop`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use opencode_conductor::PromptInput;
+    ///
+    /// # async fn example(manager: opencode_conductor::ConversationManager, session: opencode_conductor::SessionId) -> Result<(), Box<dyn std::error::Error>> {
+    /// let prompt = PromptInput::new(session, "Make the failing test pass.").agent("build");
+    /// let result = manager.send_initial_prompt_and_await_messages(prompt).await?.settled()?;
+    /// println!("{} for {:.2}", result.answer().unwrap_or_default(), result.usage.cost);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn send_initial_prompt_and_await_messages(
         &self,
         input: PromptInput,
@@ -207,6 +274,21 @@ impl ConversationManager {
     ///
     /// # Cancel safety
     /// Dropping it leaves the server's run alone; see [`PromptInput::abort_on_drop`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use opencode_conductor::{Completion, PromptInput};
+    ///
+    /// # async fn example(manager: opencode_conductor::ConversationManager, session: opencode_conductor::SessionId) -> Result<(), Box<dyn std::error::Error>> {
+    /// let prompt = PromptInput::new(session, "Now explain what was wrong.");
+    /// let result = manager.send_follow_up_prompt_and_await_messages(prompt).await?;
+    /// match &result.completion {
+    ///     Completion::Settled => println!("{}", result.answer().unwrap_or_default()),
+    ///     other => println!("{other:?}, after {} messages", result.messages.len()),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn send_follow_up_prompt_and_await_messages(
         &self,
         input: PromptInput,
@@ -215,6 +297,25 @@ impl ConversationManager {
     }
 
     /// A prompt to be awaited, watched, or asked for JSON.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use futures_util::StreamExt;
+    /// use opencode_conductor::{PromptInput, Update};
+    ///
+    /// # async fn example(manager: opencode_conductor::ConversationManager, session: opencode_conductor::SessionId) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut running = manager.prompt(PromptInput::new(session, "Tidy up.")).start();
+    /// let updates = running.updates().expect("taken once");
+    /// let show = updates.for_each(async |update| {
+    ///     if let Update::Conversation(event) = update {
+    ///         println!("{event:?}");
+    ///     }
+    /// });
+    /// let (result, ()) = tokio::join!(running, show);
+    /// println!("{:?}", result?.completion);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn prompt(&self, input: PromptInput) -> Prompt {
         Prompt::new(self.clone(), input)
     }
@@ -227,6 +328,21 @@ impl ConversationManager {
     ///
     /// # Cancel safety
     /// Dropping it changes nothing on the server.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use opencode_conductor::{IdleOutcome, WaitOptions};
+    ///
+    /// # async fn example(manager: opencode_conductor::ConversationManager, session: opencode_conductor::SessionId) -> Result<(), Box<dyn std::error::Error>> {
+    /// match manager.wait_for_session_idle(&session, WaitOptions::default()).await? {
+    ///     IdleOutcome::Rest(Some(completion)) => println!("its last turn ended: {completion:?}"),
+    ///     IdleOutcome::Rest(None) => println!("nothing was ever asked of it"),
+    ///     IdleOutcome::Unanswered => println!("its last prompt was not run"),
+    ///     _ => {}
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn wait_for_session_idle(
         &self,
         session: &SessionId,
@@ -269,6 +385,16 @@ impl ConversationManager {
     ///
     /// # Errors
     /// If the session is not to be had, or the server cannot be asked.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(manager: opencode_conductor::ConversationManager, session: opencode_conductor::SessionId) -> Result<(), Box<dyn std::error::Error>> {
+    /// for message in manager.list_conversation_messages(&session).await? {
+    ///     println!("{}: {} parts", message.info.id(), message.parts.len());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn list_conversation_messages(
         &self,
         session: &SessionId,
@@ -284,22 +410,68 @@ impl ConversationManager {
     ///
     /// # Errors
     /// If the manager does not know the session.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use opencode_conductor::FeedSignal;
+    ///
+    /// # async fn example(manager: opencode_conductor::ConversationManager, session: opencode_conductor::SessionId) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut events = manager.subscribe_to_events(&session)?;
+    /// loop {
+    ///     match events.next().await {
+    ///         FeedSignal::Event(event) => println!("{event:?}"),
+    ///         FeedSignal::Resync { reason } => println!("read everything again: {reason}"),
+    ///         FeedSignal::Gone { .. } => break,
+    ///         _ => {}
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn subscribe_to_events(&self, session: &SessionId) -> Result<Subscription, SessionError> {
         let session = self.inner.known(session)?;
         Ok(self.inner.client.directory(&session.directory).subscribe(&session.id))
     }
 
     /// The session of a task.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use opencode_conductor::TaskId;
+    ///
+    /// # fn example(manager: opencode_conductor::ConversationManager) {
+    /// if let Some(session) = manager.task_session_id(&TaskId::from("task-42")) {
+    ///     println!("task-42 has session {session}");
+    /// }
+    /// # }
+    /// ```
     pub fn task_session_id(&self, task: &TaskId) -> Option<SessionId> {
         self.inner.registry().task(task).cloned()
     }
 
     /// The directory that a session works in.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn example(manager: opencode_conductor::ConversationManager, session: opencode_conductor::SessionId) {
+    /// let directory = manager.session_directory(&session);
+    /// println!("{:?}", directory.map(|directory| directory.as_path().to_owned()));
+    /// # }
+    /// ```
     pub fn session_directory(&self, session: &SessionId) -> Option<Directory> {
         self.inner.registry().session(session).map(|session| session.directory.clone())
     }
 
     /// What is known of a session.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn example(manager: opencode_conductor::ConversationManager, session: opencode_conductor::SessionId) {
+    /// if let Some(meta) = manager.session(&session) {
+    ///     println!("{} since {}", meta.title, meta.created_at);
+    /// }
+    /// # }
+    /// ```
     pub fn session(&self, session: &SessionId) -> Option<ConversationSessionMeta> {
         self.inner.registry().session(session).map(|session| session.live().meta.clone())
     }
@@ -307,6 +479,17 @@ impl ConversationManager {
     /// The conversation of a session as far as this manager has seen it; cheap.
     ///
     /// For a session that was taken over, [`load_conversation`](Self::load_conversation) brings what was before.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use opencode_conductor::markdown::{self, MarkdownOptions};
+    ///
+    /// # fn example(manager: opencode_conductor::ConversationManager, session: opencode_conductor::SessionId) {
+    /// if let Some(state) = manager.conversation(&session) {
+    ///     println!("{}", markdown::render(&state, &MarkdownOptions::default()));
+    /// }
+    /// # }
+    /// ```
     pub fn conversation(&self, session: &SessionId) -> Option<SessionConversationState> {
         self.inner.registry().session(session).map(|session| session.live().state.clone())
     }
@@ -315,6 +498,15 @@ impl ConversationManager {
     ///
     /// # Errors
     /// If the session is not to be had, or the server cannot be asked.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(manager: opencode_conductor::ConversationManager, session: opencode_conductor::SessionId) -> Result<(), Box<dyn std::error::Error>> {
+    /// let state = manager.load_conversation(&session).await?;
+    /// println!("{}", serde_json::to_string(&state)?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn load_conversation(
         &self,
         session: &SessionId,
@@ -355,6 +547,17 @@ impl ConversationManager {
     ///
     /// # Cancel safety
     /// Dropping it does not take the abort back.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(manager: opencode_conductor::ConversationManager, session: opencode_conductor::SessionId) -> Result<(), Box<dyn std::error::Error>> {
+    /// let report = manager.abort(&session).await?;
+    /// if !report.confirmed {
+    ///     println!("nobody knows whether {} sessions have stopped", report.sessions.len());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn abort(&self, session: &SessionId) -> Result<AbortReport, SessionError> {
         check_session(session)?;
         let session = self.inner.session(session, None).await?;
@@ -378,6 +581,15 @@ impl ConversationManager {
     ///
     /// # Errors
     /// If the server cannot be asked; a session that it does not have is deleted already.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(manager: opencode_conductor::ConversationManager, session: opencode_conductor::SessionId) -> Result<(), Box<dyn std::error::Error>> {
+    /// manager.delete(&session).await?;
+    /// assert_eq!(manager.session(&session), None);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn delete(&self, session: &SessionId) -> Result<(), SessionError> {
         check_session(session)?;
         let directory = self.session_directory(session);
@@ -394,6 +606,14 @@ impl ConversationManager {
     }
 
     /// Forgets a session, which stays on the server. A prompt in flight goes on.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn example(manager: opencode_conductor::ConversationManager, session: opencode_conductor::SessionId) {
+    /// manager.forget(&session);
+    /// assert_eq!(manager.session_directory(&session), None);
+    /// # }
+    /// ```
     pub fn forget(&self, session: &SessionId) {
         self.inner.registry().forget(session);
     }
@@ -402,6 +622,13 @@ impl ConversationManager {
     ///
     /// # Cancel safety
     /// Can be called again.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(manager: opencode_conductor::ConversationManager) {
+    /// manager.shutdown().await;
+    /// # }
+    /// ```
     pub async fn shutdown(&self) {
         self.inner.shutdown.cancel();
         self.inner.tasks.close();

@@ -39,7 +39,7 @@ pub(super) struct SessionLog {
     pub(super) conversation: ConversationId,
     /// The task parts of the parent that named this session.
     pub(super) owners: BTreeMap<PartId, Owner>,
-    info: Option<SessionInfo>,
+    about: Option<About>,
     messages: HashMap<MessageId, MessageLog>,
     order: BTreeSet<(Millis, MessageId)>,
     /// Where the first step stands that answers a prompt.
@@ -57,6 +57,15 @@ pub(super) struct SessionLog {
     announced: Vec<ConversationEvent>,
 }
 
+/// What of a session's description shows if no task part names it.
+#[derive(Debug)]
+struct About {
+    title: String,
+    agent: Option<String>,
+    created: Millis,
+    updated: Millis,
+}
+
 #[derive(Debug, PartialEq, Eq)]
 enum Removed {
     Message(MessageId),
@@ -70,7 +79,7 @@ impl SessionLog {
             parent,
             conversation,
             owners: BTreeMap::new(),
-            info: None,
+            about: None,
             messages: HashMap::new(),
             order: BTreeSet::new(),
             first_steps: HashMap::new(),
@@ -127,8 +136,10 @@ impl SessionLog {
     }
 
     pub(super) fn see_info(&mut self, info: &SessionInfo) {
-        if self.info.as_ref().is_none_or(|old| old.time.updated <= info.time.updated) {
-            self.info = Some(info.clone());
+        let SessionInfo { title, agent, time, .. } = info;
+        if self.about.as_ref().is_none_or(|old| old.updated <= time.updated) {
+            let (title, agent) = (title.clone(), agent.clone());
+            self.about = Some(About { title, agent, created: time.created, updated: time.updated });
         }
     }
 
@@ -365,17 +376,17 @@ impl SessionLog {
     }
 
     fn announcement(&self, parent: &ConversationId) -> SubagentSpawned {
-        let info = self.info.as_ref();
-        let title = info.map_or("", |info| info.title.as_str());
+        let about = self.about.as_ref();
+        let title = about.map_or("", |about| about.title.as_str());
         // "Find the tests (@explore subagent)"
         let named = title.rsplit_once("(@").and_then(|(_, rest)| rest.strip_suffix(" subagent)"));
-        let created = info.map(|info| info.time.created).filter(|created| *created != Millis::default());
+        let created = about.map(|about| about.created).filter(|created| *created != Millis::default());
         let created = created.or_else(|| Some(self.order.first()?.0)).unwrap_or_default();
         SubagentSpawned {
             conversation_id: parent.clone(),
             tool_use_id: ToolUseId::from(&self.id),
             agent_id: Some((&self.id).into()),
-            name: info.and_then(|info| info.agent.as_deref()).or(named).unwrap_or_default().into(),
+            name: about.and_then(|about| about.agent.as_deref()).or(named).unwrap_or_default().into(),
             description: (!title.is_empty()).then(|| title.into()),
             input: Arc::default(),
             status: RunStatus::Running,

@@ -104,6 +104,9 @@ impl SessionTree {
     /// Takes in what is known about a session; if its parent belongs to the tree, so does it.
     pub fn apply_session(&mut self, info: &SessionInfo) -> Observed {
         let mut observed = Observed::default();
+        if info.id == self.root {
+            return observed;
+        }
         if !self.sessions.contains_key(&info.id) {
             match &info.parent_id {
                 Some(parent) if self.sessions.contains_key(parent) && !self.deleted.contains(&info.id) => {

@@ -632,8 +632,8 @@ impl Turn {
                     Read { messages, status: !messages, tree: false }
                 }
                 Stream::Opening | Stream::Lost => {
-                    let tree = self.blind_polls % TREE_POLLS == 0;
                     self.blind_polls += 1;
+                    let tree = self.blind_polls.is_multiple_of(TREE_POLLS);
                     Read { messages: true, status: true, tree }
                 }
             };

@@ -254,11 +254,13 @@ fn a_server_that_is_away_gets_a_few_tries() {
     bench.input(Input::StreamLost);
     let mut submissions = 1;
     let ended = loop {
-        bench.input(Input::Submitted(Delivery::NotSent));
-        match bench.wait(60 * SECOND).as_slice() {
-            [Action::Submit] => submissions += 1,
-            other => break other.to_vec(),
+        let ended = bench.input(Input::Submitted(Delivery::NotSent));
+        if let [Action::Finish(_)] = ended.as_slice() {
+            // At once: there is nothing more to wait for.
+            break ended;
         }
+        assert_eq!(bench.wait(60 * SECOND), [Action::Submit]);
+        submissions += 1;
     };
     assert_eq!(submissions, 6);
     assert_eq!(ended, finish(Ended::NotDelivered(Delivery::NotSent)));
@@ -295,7 +297,8 @@ fn without_a_stream_the_prompt_goes_out_and_the_session_is_polled() {
     assert_eq!(bench.wait(2 * SECOND), [read(true, true, false)]);
     bench.facts = ANSWERED;
     bench.read(Activity::Idle);
-    assert_eq!(bench.wait(2 * SECOND), [read(true, true, false)]);
+    // Once in a while with everything that nobody may have heard of.
+    assert_eq!(bench.wait(2 * SECOND), [read(true, true, true)]);
     assert_eq!(bench.read(Activity::Idle), finish(Ended::Settled));
 }
 

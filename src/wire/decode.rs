@@ -1,9 +1,14 @@
 //! Decoding with a place: which element, which field, what was wrong.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, DeserializeOwned},
+};
 use serde_json::value::RawValue;
+
+use super::Extra;
 
 /// How much of the offending text an error keeps.
 const SNIPPET_BYTES: usize = 200;
@@ -161,6 +166,34 @@ impl<T: DeserializeOwned> Decoded<T> {
     pub fn from_json(what: &'static str, json: &str) -> Result<Self, DecodeError> {
         decode_list(what, Place::Root, json, |place, raw, _| decode(what, place, raw))
     }
+}
+
+/// Collects fields, except those with these names.
+pub(super) fn extra_without<'de, D: Deserializer<'de>>(
+    names: &'static [&'static str],
+    deserializer: D,
+) -> Result<Extra, D::Error> {
+    struct Visitor(&'static [&'static str]);
+    impl<'de> de::Visitor<'de> for Visitor {
+        type Value = Extra;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Extra, A::Error> {
+            let mut extra = Extra::new();
+            while let Some(name) = map.next_key::<Cow<'de, str>>()? {
+                if self.0.contains(&&*name) {
+                    map.next_value::<de::IgnoredAny>()?;
+                } else {
+                    extra.insert(name.into_owned(), map.next_value()?);
+                }
+            }
+            Ok(extra)
+        }
+    }
+    deserializer.deserialize_map(Visitor(names))
 }
 
 /// Decodes one document.

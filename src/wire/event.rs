@@ -234,6 +234,10 @@ impl ServerEvent {
     /// # Errors
     /// If an event of a known type is malformed; the error names it.
     pub fn from_json(json: &str) -> Result<Self, DecodeError> {
+        Self::delta_from_json(json).map_or_else(|| Self::any_from_json(json), Ok)
+    }
+
+    fn any_from_json(json: &str) -> Result<Self, DecodeError> {
         /// On the global stream everything else is inside `payload`.
         #[derive(Deserialize)]
         #[serde(expecting = "an object")]
@@ -272,6 +276,27 @@ impl ServerEvent {
         let properties = event.properties.map_or("{}", RawValue::get);
         let payload = EventPayload::decode(&kind, Place::Field(&place, "properties"), properties)?;
         Ok(Self { id: event.id, directory, payload })
+    }
+
+    /// Decodes a delta in one go. Nearly all events are deltas, and reading the type first means reading them twice; whatever
+    /// is not a plain delta is left to the general way, which also has the errors.
+    fn delta_from_json(json: &str) -> Option<Self> {
+        const KIND: &str = "message.part.delta";
+        #[derive(Deserialize)]
+        struct Delta<'a> {
+            #[serde(default)]
+            id: Option<String>,
+            #[serde(borrow, rename = "type")]
+            kind: Cow<'a, str>,
+            properties: PartDelta,
+        }
+        // The type stands right after the event's id.
+        let head = &json.as_bytes()[..json.len().min(96)];
+        if !head.windows(KIND.len()).any(|window| window == KIND.as_bytes()) {
+            return None;
+        }
+        let Delta { id, kind, properties } = serde_json::from_str(json).ok()?;
+        (kind == KIND).then_some(Self { id, directory: None, payload: EventPayload::PartDelta(properties) })
     }
 }
 

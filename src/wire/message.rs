@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 
 use super::{
     Extra, Part,
-    decode::{DecodeError, Decoded, Place, decode, decode_list, deserialize_by_from_json},
+    decode::{DecodeError, Decoded, Place, decode, decode_list, deserialize_by_from_json, extra_without},
     part::wire_struct,
 };
 use crate::{
@@ -40,6 +40,8 @@ pub enum MessageInfo {
 }
 
 wire_struct! {
+    [without "without_role"]
+
     /// A prompt, or something the server put in its place.
     UserMessage {
         /// The message's id; the client may choose it.
@@ -96,7 +98,9 @@ wire_struct! {
         #[serde(default)]
         tokens: Tokens,
     }
+}
 
+wire_struct! {
     /// When a message was created and completed.
     MessageTime {
         /// The beginning.
@@ -144,6 +148,11 @@ wire_struct! {
         #[serde(default, deserialize_with = "super::number::count")]
         write: u64,
     }
+}
+
+/// Collects the unknown fields of a message; its role is known.
+fn without_role<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Extra, D::Error> {
+    extra_without(&["role"], deserializer)
 }
 
 /// A message of a role that this version does not know.
@@ -271,16 +280,8 @@ impl MessageInfo {
         }
         let head: Head<'_> = decode("message", place, json)?;
         Ok(match &*head.role {
-            "user" => {
-                let mut message: UserMessage = decode("message", place, json)?;
-                message.extra.remove("role");
-                Self::User(message)
-            }
-            "assistant" => {
-                let mut message: Box<AssistantMessage> = decode("message", place, json)?;
-                message.extra.remove("role");
-                Self::Assistant(message)
-            }
+            "user" => Self::User(decode("message", place, json)?),
+            "assistant" => Self::Assistant(decode("message", place, json)?),
             _ => {
                 let Rest { id, session_id, role, time, raw } = decode("message", place, json)?;
                 Self::Unknown(UnknownMessage { id, session_id, role, time, raw })

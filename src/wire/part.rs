@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::{
     Extra, MessageError, ModelRef, Tokens,
-    decode::{DecodeError, Place, decode, deserialize_by_from_json},
+    decode::{DecodeError, Place, decode, deserialize_by_from_json, extra_without},
 };
 use crate::{
     ids::{CallId, MessageId, PartId, SessionId},
@@ -81,13 +81,18 @@ impl UnknownPart {
     }
 }
 
-/// A wire struct that keeps the fields it does not know.
-pub(super) trait KeepsUnknown {
-    fn unknown(&mut self) -> &mut Extra;
-}
-
+/// Declares structs that keep the fields they do not know. With `without`, a function in whose place serde would collect
+/// them, some are left out.
 macro_rules! wire_struct {
-    ($($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $ty:ty,)* })*) => {$(
+    ([without $without:literal] $($items:tt)*) => {
+        $crate::wire::part::wire_struct!(@each ($without) $($items)*);
+    };
+    (@each $without:tt $($(#[$meta:meta])* $name:ident $fields:tt)*) => {
+        $($crate::wire::part::wire_struct!(@one $without $(#[$meta])* $name $fields);)*
+    };
+    (@one ($($without:literal)?) $(#[$meta:meta])* $name:ident {
+        $($(#[$field_meta:meta])* $field:ident: $ty:ty,)*
+    }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -95,20 +100,19 @@ macro_rules! wire_struct {
         pub struct $name {
             $($(#[$field_meta])* pub $field: $ty,)*
             /// Fields that this version does not know.
-            #[serde(flatten)]
+            #[serde(flatten $(, deserialize_with = $without)?)]
             pub extra: Extra,
         }
-
-        impl $crate::wire::part::KeepsUnknown for $name {
-            fn unknown(&mut self) -> &mut Extra {
-                &mut self.extra
-            }
-        }
-    )*};
+    };
+    ($($items:tt)*) => {
+        $crate::wire::part::wire_struct!(@each () $($items)*);
+    };
 }
 pub(super) use wire_struct;
 
 wire_struct! {
+    [without "without_head"]
+
     /// Text of the user or of the model.
     TextPart {
         /// The text; while it streams the server's lists show it empty.
@@ -139,16 +143,6 @@ wire_struct! {
         metadata: Option<Extra>,
     }
 
-    /// When a part was streamed.
-    PartTime {
-        /// The first token.
-        #[serde(default)]
-        start: Millis,
-        /// The last token.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        end: Option<Millis>,
-    }
-
     /// A tool call and what came of it.
     ToolPart {
         /// The provider's name of the call; may repeat within a session.
@@ -161,51 +155,6 @@ wire_struct! {
         /// Provider details.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         metadata: Option<Extra>,
-    }
-
-    /// How far a tool call got.
-    ///
-    /// One struct for all statuses, because servers differ in which fields they send with which.
-    ToolState {
-        /// Pending, running, completed or failed.
-        status: ToolStatus,
-        /// The call's arguments; empty while pending.
-        #[serde(default)]
-        input: Value,
-        /// The arguments as the model wrote them so far, while pending.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        raw: Option<String>,
-        /// A short title.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        title: Option<String>,
-        /// What a completed call returned to the model.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        output: Option<String>,
-        /// Why a failed call failed.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        error: Option<String>,
-        /// The tool's own details, such as a subagent's `sessionId`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        metadata: Option<Extra>,
-        /// When it ran.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        time: Option<ToolTime>,
-        /// Files it returned.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        attachments: Option<Vec<Value>>,
-    }
-
-    /// When a tool ran.
-    ToolTime {
-        /// The start.
-        #[serde(default)]
-        start: Millis,
-        /// The end.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        end: Option<Millis>,
-        /// When its output was dropped from the model's context.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        compacted: Option<Millis>,
     }
 
     /// An attachment.
@@ -313,6 +262,63 @@ wire_struct! {
     }
 }
 
+wire_struct! {
+    /// When a part was streamed.
+    PartTime {
+        /// The first token.
+        #[serde(default)]
+        start: Millis,
+        /// The last token.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        end: Option<Millis>,
+    }
+
+    /// How far a tool call got.
+    ///
+    /// One struct for all statuses, because servers differ in which fields they send with which.
+    ToolState {
+        /// Pending, running, completed or failed.
+        status: ToolStatus,
+        /// The call's arguments; empty while pending.
+        #[serde(default)]
+        input: Value,
+        /// The arguments as the model wrote them so far, while pending.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        raw: Option<String>,
+        /// A short title.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        title: Option<String>,
+        /// What a completed call returned to the model.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        output: Option<String>,
+        /// Why a failed call failed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+        /// The tool's own details, such as a subagent's `sessionId`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        metadata: Option<Extra>,
+        /// When it ran.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        time: Option<ToolTime>,
+        /// Files it returned.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attachments: Option<Vec<Value>>,
+    }
+
+    /// When a tool ran.
+    ToolTime {
+        /// The start.
+        #[serde(default)]
+        start: Millis,
+        /// The end.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        end: Option<Millis>,
+        /// When its output was dropped from the model's context.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        compacted: Option<Millis>,
+    }
+}
+
 /// The stages of a tool call, in the only order they follow.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -406,18 +412,18 @@ impl Part {
     pub(super) fn decode(place: Place<'_>, json: &str) -> Result<Self, DecodeError> {
         let head: Head<'_> = decode("part", place, json)?;
         let body = match &*head.kind {
-            "text" => PartBody::Text(body(place, json)?),
-            "reasoning" => PartBody::Reasoning(body(place, json)?),
-            "tool" => PartBody::Tool(Box::new(body(place, json)?)),
-            "file" => PartBody::File(body(place, json)?),
-            "step-start" => PartBody::StepStart(body(place, json)?),
-            "step-finish" => PartBody::StepFinish(body(place, json)?),
-            "snapshot" => PartBody::Snapshot(body(place, json)?),
-            "patch" => PartBody::Patch(body(place, json)?),
-            "agent" => PartBody::Agent(body(place, json)?),
-            "subtask" => PartBody::Subtask(body(place, json)?),
-            "compaction" => PartBody::Compaction(body(place, json)?),
-            "retry" => PartBody::Retry(body(place, json)?),
+            "text" => PartBody::Text(decode("part", place, json)?),
+            "reasoning" => PartBody::Reasoning(decode("part", place, json)?),
+            "tool" => PartBody::Tool(Box::new(decode("part", place, json)?)),
+            "file" => PartBody::File(decode("part", place, json)?),
+            "step-start" => PartBody::StepStart(decode("part", place, json)?),
+            "step-finish" => PartBody::StepFinish(decode("part", place, json)?),
+            "snapshot" => PartBody::Snapshot(decode("part", place, json)?),
+            "patch" => PartBody::Patch(decode("part", place, json)?),
+            "agent" => PartBody::Agent(decode("part", place, json)?),
+            "subtask" => PartBody::Subtask(decode("part", place, json)?),
+            "compaction" => PartBody::Compaction(decode("part", place, json)?),
+            "retry" => PartBody::Retry(decode("part", place, json)?),
             _ => {
                 let mut raw: Map<String, Value> = decode("part", place, json)?;
                 for field in &HEAD_FIELDS[..3] {
@@ -430,13 +436,9 @@ impl Part {
     }
 }
 
-/// Decodes what is particular to one kind of part.
-fn body<B: DeserializeOwned + KeepsUnknown>(place: Place<'_>, json: &str) -> Result<B, DecodeError> {
-    let mut body: B = decode("part", place, json)?;
-    for field in HEAD_FIELDS {
-        body.unknown().remove(field);
-    }
-    Ok(body)
+/// Collects the unknown fields of a part; what all parts have in common is known.
+fn without_head<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Extra, D::Error> {
+    extra_without(&HEAD_FIELDS, deserializer)
 }
 
 deserialize_by_from_json!(Part);

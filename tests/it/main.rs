@@ -12,6 +12,12 @@ mod feed_live;
 
 mod core_observe;
 mod core_wire;
+#[cfg(feature = "test-util")]
+mod fake_faults;
+#[cfg(feature = "test-util")]
+mod fake_flavours;
+#[cfg(feature = "test-util")]
+mod fake_load;
 mod fixtures_parity;
 mod laws_fold;
 mod laws_model;

@@ -229,7 +229,7 @@ async fn shutdown_gives_up_all_waiting_and_leaves_the_runs_alone() {
     };
     let shutdown = stage.manager.shutdown();
     let (running, queued, waiting, ()) =
-        soon(async { tokio::join!(running, queued, waiting, shutdown) }).await;
+        Box::pin(soon(async { tokio::join!(running, queued, waiting, shutdown) })).await;
     for error in [running.unwrap_err(), queued.unwrap_err()] {
         assert!(matches!(error, PromptError::GivenUp { .. }), "{error:?}");
         assert!(error.is_retryable());

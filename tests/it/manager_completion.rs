@@ -20,11 +20,11 @@ use super::support::{
 /// Thinking, two rounds of tools, a subagent, and an answer.
 fn long_script() -> Script {
     let mut thoughtful = bash("ls", "notes.txt\n");
-    thoughtful.reasoning = "let me look around".to_owned();
-    thoughtful.text = "I will look.".to_owned();
+    thoughtful.reasoning = "let me look around".into();
+    thoughtful.text = "I will look.".into();
     let both = with(Step::default(), |it| it.tools = vec![bash_tool("cat", "one\n"), task(&texts("a part"))]);
     let mut last = Step::text("All is well.");
-    last.reasoning = "now I know".to_owned();
+    last.reasoning = "now I know".into();
     Script::new([thoughtful, both, last])
 }
 
@@ -135,7 +135,7 @@ fn ends() -> Vec<End> {
             "error chunk, then fine",
             Script::new([step(&|s| {
                 s.error = Some(with(error(200, 2, true), |it| {
-                    it.body = Some(json!({"error": {"message": "overloaded"}}))
+                    it.body = Some(json!({"error": {"message": "overloaded"}}));
                 }));
             })]),
             settled,
@@ -148,7 +148,7 @@ fn ends() -> Vec<End> {
             "error chunk",
             Script::new([step(&|s| {
                 s.error = Some(with(error(200, 0, false), |it| {
-                    it.body = Some(json!({"error": {"message": "no"}}))
+                    it.body = Some(json!({"error": {"message": "no"}}));
                 }));
             })]),
             failed,
@@ -171,7 +171,7 @@ fn ends() -> Vec<End> {
             "parallel subagents",
             Script::new([
                 with(Step::default(), |it| {
-                    it.tools = vec![task(&texts("a")), task(&texts("b")), bash_tool("ls", "x\n")]
+                    it.tools = vec![task(&texts("a")), task(&texts("b")), bash_tool("ls", "x\n")];
                 }),
                 done(),
             ]),
@@ -285,7 +285,7 @@ async fn a_stale_word_of_the_server_ends_nothing() {
         // Before the run, in the middle of the text, and in the middle of a tool.
         stage.fake.hold(Moment::BeforeRun, "run");
         let mut first = Step::tool(gated_tool("tool"));
-        first.text = "one two three four".to_owned();
+        first.text = "one two three four".into();
         first.gate_middle = Some("text".to_owned());
         let running = stage.start(&Script::new([first, Step::text("done")]));
         soon(stage.fake.wait_at("run")).await;

@@ -113,12 +113,10 @@ impl Stage {
     }
 }
 
-/// A fake whose own waits are short, with an agent that may ask questions also where it is a subagent.
+/// A fake whose own waits are short, and whose subagents may ask questions.
 pub(crate) fn quick() -> FakeOptions {
-    FakeOptions::new().time_scale(0.02).agent(ASKER)
+    FakeOptions::new().time_scale(0.02).permission(json!({"question": "allow"}))
 }
-
-const ASKER: &str = "asker";
 
 /// A client that reconnects quickly.
 pub(crate) fn client(fake: &FakeOpenCode) -> OpenCodeClient {
@@ -184,7 +182,8 @@ pub(crate) fn bash_tool(command: &str, output: &str) -> ScriptedTool {
 
 /// A call that starts a subagent with a script of its own.
 pub(crate) fn task(script: &Script) -> ScriptedTool {
-    let args = json!({"description": "a part", "prompt": script.prompt("do a part"), "subagent_type": ASKER});
+    let args =
+        json!({"description": "a part", "prompt": script.prompt("do a part"), "subagent_type": "general"});
     ScriptedTool::new("task", args)
 }
 
