@@ -46,6 +46,17 @@ mod manager_results;
 mod manager_sessions;
 #[cfg(feature = "test-util")]
 mod manager_turns;
+#[cfg(feature = "test-util")]
+#[path = "../support/model.rs"]
+mod model;
+#[cfg(feature = "test-util")]
+#[path = "../support/proxy.rs"]
+mod proxy;
+#[cfg(feature = "test-util")]
+#[path = "../support/real.rs"]
+mod real;
+#[cfg(feature = "test-util")]
+mod real_manager;
 #[cfg(feature = "client")]
 mod server_fake;
 #[cfg(feature = "client")]
