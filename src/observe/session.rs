@@ -5,10 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{
-    Effects, Owner, Snapshot, Source,
-    message::{MessageLog, emit},
-};
+use super::{Effects, Owner, Snapshot, Source, emit::emit, message::MessageLog};
 use crate::{
     conversation::{BlockOrder, ConversationEvent, RunStatus, SubagentCompleted, SubagentSpawned},
     convert::{

@@ -26,6 +26,7 @@ mod fixtures_parity;
 mod laws_arbitrary;
 mod laws_fold;
 mod laws_model;
+mod laws_program;
 #[cfg(feature = "test-util")]
 mod manager_abort;
 #[cfg(feature = "test-util")]
