@@ -636,10 +636,12 @@ async fn attached_after_a_restart_of_the_runner(house: &House) {
     room.check("y", &result, "and on").await;
 }
 
+/// What is cut, and the update that says when.
+type Case = (&'static str, Script, fn(&Update) -> bool);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_server_that_dies() {
     let Some(mut house) = House::open(1).await else { return };
-    type Case = (&'static str, Script, fn(&Update) -> bool);
     let cases: [Case; 3] = [
         ("dies in text", gated("dies", "one two three four"), is_text),
         ("dies in tool", Script::new([Step::tool(slow_tool()), Step::text("never")]), is_running_tool),
