@@ -140,7 +140,7 @@ fn dialect() -> impl Strategy<Value = Dialect> {
     prop_oneof![Just(Dialect::Deltas), Just(Dialect::Wholes)]
 }
 
-fn config() -> Config {
+pub(crate) fn config() -> Config {
     let cases = if std::env::var_os("PROPTEST_CASES").is_some() { Config::default().cases } else { 128 };
     Config { cases, failure_persistence: None, ..Config::default() }
 }
