@@ -39,7 +39,7 @@ struct Rig {
 }
 
 /// Plays a cell and checks all that must hold whatever its outcome.
-pub(crate) async fn play(case: String, strike: Arc<Strike>, phase: Phase) -> Seen {
+pub(crate) async fn play(strike: Arc<Strike>, case: String, phase: Phase) -> Seen {
     let rig = Rig::new().await;
     let warm_up = rig.stage.ask(&texts("ready")).await.unwrap();
     assert_eq!(warm_up.completion, Completion::Settled, "{case}");

@@ -1,5 +1,7 @@
 //! What goes wrong on the fake, and what is promised then.
 
+use std::sync::Arc;
+
 use opencode_conductor::test_util::{Fault, Route};
 
 use crate::matrix::Row;
@@ -35,7 +37,7 @@ pub(crate) enum Strike {
 }
 
 /// The promises.
-pub(crate) fn rows() -> Vec<Row<Strike>> {
+pub(crate) fn rows() -> Vec<Row<Arc<Strike>>> {
     use Strike::{
         Abort, AllowElsewhere, ClockAhead, ClockBehind, CutStreams, Delete, Dispose, EndStreams, Outage,
         Read, RejectElsewhere, Reply, Restart, SilenceStreams, Streams, Submission,
@@ -43,7 +45,7 @@ pub(crate) fn rows() -> Vec<Row<Strike>> {
     // More than any cell needs, and yet counted.
     let always = 1_000_000;
     let never = || "never".to_owned();
-    let row = |fault, strike, promise| Row { fault, strike, promise };
+    let row = |fault, strike, promise| Row { fault, strike: Arc::new(strike), promise };
     let submission = ". S S . . . . . . .";
     let refused = ". d . . . . . . . .";
     // Settling is the phase of a turn that fails, as its script says.

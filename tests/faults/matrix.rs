@@ -3,7 +3,11 @@
 use std::{collections::BTreeMap, fmt::Write, sync::Arc, time::Duration};
 
 use opencode_conductor::{Completion, PromptError, PromptExecutionResult};
-use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
+use tokio::{
+    sync::Semaphore,
+    task::{Id, JoinSet},
+    time::{error::Elapsed, timeout},
+};
 
 /// A cell that takes longer hangs. All limits inside a cell are much shorter.
 const HANG: Duration = Duration::from_secs(60);
@@ -95,7 +99,7 @@ pub(crate) struct Row<Strike> {
 }
 
 impl<Strike> Row<Strike> {
-    fn promises(&self) -> impl Iterator<Item = (Phase, &'static str)> {
+    pub(crate) fn promises(&self) -> impl Iterator<Item = (Phase, &'static str)> {
         let promises: Vec<&str> = self.promise.split_whitespace().collect();
         assert_eq!(promises.len(), Phase::ALL.len(), "{}: one promise per phase", self.fault);
         Phase::ALL.into_iter().zip(promises).filter(|(_, promise)| *promise != ".")
@@ -154,53 +158,56 @@ pub(crate) struct Matrix {
     name: &'static str,
     faults: Vec<&'static str>,
     cells: Vec<Cell>,
+    playing: JoinSet<Result<Seen, Elapsed>>,
+    places: BTreeMap<Id, (&'static str, Phase, &'static str)>,
+    room: Arc<Semaphore>,
 }
 
 impl Matrix {
-    /// Plays all cells, so many at a time.
-    pub(crate) async fn run<Strike, Playing>(
-        name: &'static str,
-        rows: Vec<Row<Strike>>,
-        at_once: usize,
-        play: impl Fn(String, Arc<Strike>, Phase) -> Playing,
-    ) -> Self
-    where
+    /// A matrix of which so many cells are played at a time.
+    pub(crate) fn new(name: &'static str, at_once: usize) -> Self {
+        Self {
+            name,
+            faults: Vec::new(),
+            cells: Vec::new(),
+            playing: JoinSet::new(),
+            places: BTreeMap::new(),
+            room: Arc::new(Semaphore::new(at_once)),
+        }
+    }
+
+    /// Starts the cells of a row.
+    pub(crate) fn start<Strike, Playing>(
+        &mut self,
+        row: &Row<Strike>,
+        play: impl Fn(String, Phase) -> Playing,
+    ) where
         Playing: Future<Output = Seen> + Send + 'static,
     {
-        let faults = rows.iter().map(|row| row.fault).collect();
-        let room = Arc::new(Semaphore::new(at_once));
-        let (mut playing, mut places) = (JoinSet::new(), BTreeMap::new());
-        for row in rows {
-            let promises: Vec<_> = row.promises().collect();
-            let (fault, strike) = (row.fault, Arc::new(row.strike));
-            // For looking into one cell: FAULTS=disposed:streaming
-            let chosen = std::env::var("FAULTS").unwrap_or_default();
-            for (phase, promise) in promises {
-                let case = format!("{fault}: {}", phase.name());
-                if !case.contains(&chosen) {
-                    continue;
-                }
-                let cell = play(case, Arc::clone(&strike), phase);
-                let room = Arc::clone(&room);
-                let task = playing.spawn(async move {
-                    let _place = room.acquire_owned().await;
-                    timeout(HANG, cell).await
-                });
-                places.insert(task.id(), (fault, phase, promise));
-            }
+        self.faults.push(row.fault);
+        for (phase, promise) in row.promises() {
+            let cell = play(format!("{}: {}", row.fault, phase.name()), phase);
+            let room = Arc::clone(&self.room);
+            let task = self.playing.spawn(async move {
+                let _place = room.acquire_owned().await;
+                timeout(HANG, cell).await
+            });
+            self.places.insert(task.id(), (row.fault, phase, promise));
         }
-        let mut cells = Vec::new();
-        while let Some(played) = playing.join_next_with_id().await {
+    }
+
+    /// Waits for all cells that have been started.
+    pub(crate) async fn finish(&mut self) {
+        while let Some(played) = self.playing.join_next_with_id().await {
             let (id, end) = match played {
                 Ok((id, Ok(seen))) => (id, End::Seen(seen)),
                 Ok((id, Err(_elapsed))) => (id, End::Hangs),
                 // Its message has been printed by then.
                 Err(panicked) => (panicked.id(), End::Broken),
             };
-            let (fault, phase, promise) = places[&id];
-            cells.push(Cell { fault, phase, promise, end });
+            let (fault, phase, promise) = self.places[&id];
+            self.cells.push(Cell { fault, phase, promise, end });
         }
-        Self { name, faults, cells }
     }
 
     fn count(&self, is: impl Fn(&Cell) -> bool) -> usize {
@@ -242,11 +249,6 @@ impl Matrix {
         let names: Vec<String> =
             names.map(|cell| format!("{} × {}: {}", cell.fault, cell.phase.name(), cell.symbol())).collect();
         assert!(names.is_empty(), "not as promised:\n{}", names.join("\n"));
-        assert!(self.cells.len() >= at_least || std::env::var("FAULTS").is_ok(), "cells are missing");
+        assert!(self.cells.len() >= at_least, "cells are missing");
     }
-}
-
-/// How many files and sockets this process has open; 0 where nobody can tell.
-pub(crate) fn open_files() -> usize {
-    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }

@@ -557,7 +557,7 @@ async fn compaction(house: &House) {
 
 async fn stream_cut(house: &House) {
     let proxy = Proxy::start(house.server.url()).await;
-    let room = house.room_at("cut", 0, proxy.url(), |manager| manager).await;
+    let room = house.room_at("cut", 0, &proxy.url(), |manager| manager).await;
     let (running, mut updates) = room.start("x", &gated("cut", "one two three four five six"));
     until(&mut updates, is_text).await;
     for _ in 0..3 {
