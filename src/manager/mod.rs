@@ -905,6 +905,8 @@ impl Inner {
         let completion = match ended {
             End::Turn(Ended::Settled) => Completion::of_rest(&messages),
             End::Turn(Ended::Interrupted) => Completion::Interrupted,
+            // It started after all, when nobody expected it any more, and was aborted.
+            End::Turn(Ended::NotStarted { .. }) if started => Completion::Aborted,
             End::Turn(Ended::NotStarted { error }) => {
                 return Err(PromptError::NotStarted { session: id, error });
             }

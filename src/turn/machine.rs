@@ -29,6 +29,9 @@ const RESUBMIT_PAUSE: Duration = Duration::from_millis(250);
 /// Text that is streamed during a gap is in no list until it is whole. So after a gap the sliding limit starts anew, but not
 /// more often than this without progress: a stream that keeps breaking must not keep a dead turn alive.
 const MAX_GAPS: u32 = 3;
+/// A server that lives cleans up after an error, for as long as git takes on a large repository; one that died never does.
+/// While the stream shows that it lives, the grace for an unfinished message is so many times as long.
+const LIVING_GRACES: u32 = 6;
 /// How often an unclear submission is tried again.
 const MAX_RESUBMITS: u32 = 5;
 
@@ -102,6 +105,8 @@ pub struct Turn {
     facts: Facts,
     delivery: Delivery,
     activity: Activity,
+    /// The stream has been open since before the prompt went out, so that the server cannot have died meanwhile.
+    unbroken: bool,
     /// The root was heard to be busy since the prompt went out, so that an idle after that cannot be an old one.
     ran: bool,
     /// The root was heard to be idle, or to fail, without having started.
@@ -148,6 +153,7 @@ impl Turn {
             facts: Facts::default(),
             delivery: Delivery::NotSent,
             activity: Activity::Idle,
+            unbroken: false,
             ran: false,
             hinted: false,
             busy_descendants: BTreeSet::new(),
@@ -255,6 +261,7 @@ impl Turn {
             }
             Input::StreamLost => {
                 self.stream = Stream::Lost;
+                self.unbroken = false;
             }
             Input::Observed { progress } => self.observed(now, progress),
             Input::Status { descendant: None, activity } => {
@@ -440,7 +447,10 @@ impl Turn {
             return;
         }
         match self.goal {
-            Goal::Answer => self.submit(Phase::Submitting, actions),
+            Goal::Answer => {
+                self.unbroken = matches!(self.stream, Stream::Open);
+                self.submit(Phase::Submitting, actions);
+            }
             Goal::Rest => {
                 self.phase = Phase::Waiting;
                 self.update_lull(now);
@@ -488,8 +498,12 @@ impl Turn {
                 let stale = self.facts.exists && !self.facts.newest;
                 let enough = self.kicks >= self.options.max_kicks
                     || self.submissions > self.options.max_kicks.saturating_add(MAX_RESUBMITS);
-                if aborted || failed_again || stale || enough {
-                    self.finish(Ended::NotStarted { error: self.error.clone() }, actions);
+                let ended = Ended::NotStarted { error: self.error.clone() };
+                if aborted || failed_again || stale {
+                    self.finish(ended, actions);
+                } else if enough {
+                    // Nobody said that it will not run, so that somebody must see to it.
+                    self.abort(ended, actions);
                 } else {
                     self.kicks += 1;
                     self.last_progress = now;
@@ -530,11 +544,13 @@ impl Turn {
             // The root will run again to take in the subagent's result.
             Quiet::Settled if self.background || self.facts.result_awaited => self.options.settle_grace,
             Quiet::Settled => Duration::ZERO,
+            Quiet::Incomplete if self.unbroken => self.options.settle_grace.saturating_mul(LIVING_GRACES),
             Quiet::Incomplete => self.options.settle_grace,
             Quiet::NotStarted if self.hinted => {
-                self.options.start_timeout.min(LOST_GRACE * 2_u32.saturating_pow(self.kicks))
+                self.options.start_timeout.min(LOST_GRACE.saturating_mul(2_u32.saturating_pow(self.kicks)))
             }
-            Quiet::NotStarted => self.options.start_timeout,
+            // A busy server may need long to begin; submitting again does not make it faster.
+            Quiet::NotStarted => self.options.start_timeout.saturating_mul(1 << self.kicks.min(2)),
         };
         lull.since + grace
     }
