@@ -159,7 +159,7 @@ pub(crate) async fn play(blow: Blow, case: String, phase: Phase) -> Seen {
     if phase != Phase::BeforeSubmit {
         let mut running = start();
         let updates = running.updates().unwrap();
-        blow.reach(phase, &words, updates).await;
+        soon(blow.reach(phase, &words, updates)).await;
         started = Some(running);
     }
     let leads = blow.meeting.wait().await.is_leader();
@@ -232,12 +232,7 @@ impl Blow {
     async fn reach(&self, phase: Phase, words: &str, mut updates: Updates) {
         match phase {
             Phase::Started => self.model.wait_for_runs(words, 1).await,
-            Phase::Streaming => {
-                until(&mut updates, |update| {
-                    matches!(update, Update::Conversation(ConversationEvent::BlockDelta { .. }))
-                })
-                .await;
-            }
+            Phase::Streaming => until(&mut updates, speaks).await,
             Phase::Tool => until(&mut updates, runs_a_tool).await,
             // The parent's prompt contains the child's.
             Phase::Subagent => self.model.wait_for_runs(&self.part(), 2).await,
@@ -280,15 +275,7 @@ impl Blow {
         match self.strike {
             Strike::SlowStart => self.server.lock().await.restart().await,
             Strike::Darkness => {
-                let reconnects = || self.manager.client().statistics().reconnects;
-                let tried = reconnects() + 2;
-                let mut look = tokio::time::interval(Duration::from_millis(50));
-                let noticed = async {
-                    while reconnects() < tried {
-                        look.tick().await;
-                    }
-                };
-                soon(noticed).await;
+                soon(self.proxy.wait_until_refused(3)).await;
                 self.proxy.light_up();
             }
             _ => {}
@@ -327,6 +314,11 @@ async fn until(updates: &mut Updates, wanted: impl Fn(&Update) -> bool) {
         }
     }
     panic!("the turn was over too early");
+}
+
+fn speaks(update: &Update) -> bool {
+    let Update::Conversation(ConversationEvent::BlockUpsert { block, .. }) = update else { return false };
+    serde_json::to_value(block).unwrap()["type"] == "assistant_text"
 }
 
 fn runs_a_tool(update: &Update) -> bool {

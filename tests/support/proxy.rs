@@ -25,6 +25,8 @@ struct State {
     age: u64,
     /// New connections are cut at once.
     dark: bool,
+    /// New connections that were cut so.
+    refused: usize,
     open: usize,
 }
 
@@ -55,12 +57,22 @@ impl Proxy {
         self.state.send_modify(|state| {
             state.age += 1;
             state.dark = true;
+            state.refused = 0;
         });
     }
 
     /// Lets new connections through again.
     pub(crate) fn light_up(&self) {
         self.state.send_modify(|state| state.dark = false);
+    }
+
+    /// Waits until so many connections have been tried in the dark.
+    pub(crate) async fn wait_until_refused(&self, n: usize) {
+        self.state
+            .subscribe()
+            .wait_for(|state| state.refused >= n)
+            .await
+            .expect("the proxy holds its own state");
     }
 
     /// Waits until nobody is connected.
@@ -85,14 +97,16 @@ async fn serve(listener: TcpListener, target: SocketAddr, state: watch::Sender<S
 
 async fn carry(mut client: TcpStream, target: SocketAddr, state: watch::Sender<State>) {
     let mut now = state.subscribe();
-    let age = {
-        let state = now.borrow_and_update();
+    let mut age = None;
+    state.send_modify(|state| {
         if state.dark {
-            return;
+            state.refused += 1;
+        } else {
+            state.open += 1;
+            age = Some(state.age);
         }
-        state.age
-    };
-    state.send_modify(|state| state.open += 1);
+    });
+    let Some(age) = age else { return };
     let carried = async {
         let mut server = TcpStream::connect(target).await?;
         // A lone small write must not wait for an acknowledgement.
