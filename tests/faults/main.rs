@@ -8,6 +8,7 @@
 #![cfg(feature = "test-util")]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken test rig should stop the test")]
 #![expect(clippy::print_stdout, reason = "the matrix is there to be read")]
+#![expect(clippy::await_holding_invalid_type, reason = "one matrix, and one blow, at a time")]
 
 mod fake_cell;
 mod fake_rows;

@@ -1,7 +1,5 @@
 //! The cells on a real server: its turns are brought to all phases at once, and one blow strikes them all.
 
-#![expect(clippy::await_holding_invalid_type, reason = "one cell at a time kills and restarts the server")]
-
 use std::{
     path::PathBuf,
     sync::{
