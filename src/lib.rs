@@ -1,10 +1,16 @@
-//! Runs coding tasks on `OpenCode` and tells the truth about how they ended.
+#![cfg_attr(feature = "client", doc = include_str!("../README.md"))]
+#![cfg_attr(
+    not(feature = "client"),
+    doc = "The conversation core of `opencode-conductor`: plain data and pure functions. The rest needs the feature `client`."
+)]
 
 #[cfg(feature = "client")]
 mod client;
 mod conversation;
 pub mod convert;
 mod error;
+#[cfg(feature = "client")]
+pub mod guide;
 mod ids;
 #[cfg(feature = "client")]
 mod manager;

@@ -57,8 +57,10 @@ impl View {
         };
         let title =
             format!("{} {}", style.paint(Ink::Bold, "opencode-conductor"), style.paint(Ink::Dim, server));
-        let place =
-            style.paint(Ink::Dim, &format!("task {} in {}", arguments.task, arguments.directory.display()));
+        let place = style.paint(
+            Ink::Dim,
+            &format!("task {} in {}", arguments.task, style::home_relative(&arguments.directory)),
+        );
         print(&[title, place]);
         view
     }

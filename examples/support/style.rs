@@ -1,6 +1,6 @@
 //! Colours, widths and figures for a terminal.
 
-use std::{io::IsTerminal, time::Duration};
+use std::{io::IsTerminal, path::Path, time::Duration};
 
 use rustix::termios::tcgetwinsize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -167,4 +167,13 @@ pub fn bytes(n: u64) -> String {
 /// `1 tool`, `2 tools`.
 pub fn plural(n: usize, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
+/// A path as a shell would write it.
+pub fn home_relative(path: &Path) -> String {
+    let home = std::env::var_os("HOME").filter(|home| home.len() > 1);
+    match home.and_then(|home| path.strip_prefix(home).ok().map(Path::to_owned)) {
+        Some(below) => format!("~/{}", below.display()).trim_end_matches('/').to_owned(),
+        None => path.display().to_string(),
+    }
 }

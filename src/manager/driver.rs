@@ -1,15 +1,10 @@
 //! Performs what a turn asks for. The only reader of the clock.
 
-use std::{
-    collections::{BTreeSet, HashSet},
-    future::Future,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, future::Future, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, oneshot},
     time::{Instant, sleep, sleep_until, timeout},
 };
 use tracing::{debug, trace, warn};
@@ -25,7 +20,9 @@ use crate::{
     client::{ApiError, DirectoryClient, FeedSignal, GoneReason, Subscription},
     ids::{MessageId, RequestId, SessionId},
     observe::{Observed, SessionTree, Snapshot},
-    turn::{Action, Activity, Delivery, Ended, Facts, Goal, Input, Stop, TreeStatus, Turn, WaitOptions},
+    turn::{
+        Action, Activity, Delivery, Ended, Facts, Goal, Input, Read, Stop, TreeStatus, Turn, WaitOptions,
+    },
     wire::{
         EventPayload, Message, MessageInfo, Part, PartBody, PermissionReply, PermissionRequest,
         PromptRequest, QuestionRequest, ServerEvent, StatusMap,
@@ -60,6 +57,9 @@ pub(super) enum End {
     GivenUp,
 }
 
+/// A wish that the turn be aborted; answered with what came of it.
+pub(super) type AbortWish = oneshot::Sender<AbortReport>;
+
 /// Whom to ask, and how long to wait.
 pub(super) struct Terms {
     pub(super) wait: WaitOptions,
@@ -83,6 +83,7 @@ pub(super) struct Driver<'a> {
     /// The requests that have been dealt with.
     requests: HashSet<RequestId>,
     abort: Option<AbortReport>,
+    wishes: Vec<AbortWish>,
     cause: Option<ApiError>,
 }
 
@@ -119,6 +120,7 @@ impl<'a> Driver<'a> {
             stream_lost: false,
             requests: HashSet::new(),
             abort: None,
+            wishes: Vec::new(),
             cause: None,
         }
     }
@@ -129,7 +131,11 @@ impl<'a> Driver<'a> {
     ///
     /// # Cancel safety
     /// Dropping it leaves the server's run alone.
-    pub(super) async fn run(mut self, connected: bool, stop: &mut mpsc::Receiver<Stop>) -> Driven {
+    pub(super) async fn run(mut self, connected: bool, stop: &mut mpsc::Receiver<AbortWish>) -> Driven {
+        // The stream tells of new descendants, not of those that there are.
+        for child in self.session.live().tree.children() {
+            self.subscription.follow(child);
+        }
         self.look();
         let mut ended = None;
         if connected {
@@ -146,8 +152,14 @@ impl<'a> Driver<'a> {
                     Ok(inputs) => inputs,
                     Err(end) => break end,
                 },
-                Some(done) = self.work.next(), if !self.work.is_empty() => self.done(done),
-                Some(stop) = stop.recv() => vec![Input::Stop(stop)],
+                Some(done) = self.work.next(), if !self.work.is_empty() => match self.done(done) {
+                    Ok(inputs) => inputs,
+                    Err(end) => break end,
+                },
+                Some(wish) = stop.recv() => {
+                    self.wishes.push(wish);
+                    vec![Input::Stop(Stop::Aborted)]
+                }
                 () = sleep_until(wake) => vec![Input::Tick],
             };
             ended = self.feed(inputs);
@@ -162,21 +174,46 @@ impl<'a> Driver<'a> {
                 Ended::Limit(_) | Ended::Stopped(_) => {
                     // What the abort left behind; best effort, since the server may be the reason for all this.
                     let reader = self.reader();
-                    let read = crate::turn::Read { messages: true, status: false, tree: false };
+                    let read = Read { messages: true, status: false, tree: self.facts.descendant_open };
+                    let confirmed = self.abort.as_ref().is_some_and(|abort| abort.confirmed);
                     if let Ok(Ok(reading)) = timeout(LAST_READ_TIMEOUT, reader.read(read)).await {
-                        let confirmed = self.abort.as_ref().is_some_and(|abort| abort.confirmed);
                         let snapshot = if confirmed { Snapshot::Settled } else { Snapshot::Live };
                         self.merge(reading, snapshot);
                     }
+                    if confirmed {
+                        self.settle();
+                    }
                 }
-                Ended::Interrupted => {
-                    let observed = self.session.live().tree.settle(&self.session.id);
-                    self.tell(observed);
-                }
+                Ended::Interrupted => self.settle(),
                 Ended::Settled | Ended::NotStarted { .. } | Ended::NotDelivered(_) | Ended::SessionGone => {}
             }
         }
+        // The turn ended before it could be aborted; the wish was for the session, and nothing else runs in it yet.
+        if !self.wishes.is_empty() {
+            let report = abort_tree(self.api, self.session.id.clone(), self.sessions()).await;
+            self.grant(&report);
+        }
         Driven { ended: end, delivery: self.turn.delivery(), abort: self.abort, cause: self.cause }
+    }
+
+    fn grant(&mut self, report: &AbortReport) {
+        for wish in self.wishes.drain(..) {
+            // Whoever wished it may have lost interest.
+            drop(wish.send(report.clone()));
+        }
+    }
+
+    fn sessions(&self) -> Vec<SessionId> {
+        self.session.live().tree.sessions().cloned().collect()
+    }
+
+    /// Takes in that nothing of the tree runs any more, whatever it left unfinished.
+    fn settle(&mut self) {
+        let mut observed = Observed::default();
+        for session in self.sessions() {
+            observed.append(self.session.live().tree.settle(&session));
+        }
+        self.tell(observed);
     }
 
     /// Gives the turn its inputs and performs what it asks for.
@@ -191,8 +228,7 @@ impl<'a> Driver<'a> {
                         self.work.push(reader.read(read).map(Done::Read).boxed());
                     }
                     Action::Abort => {
-                        let sessions = self.session.live().tree.sessions().cloned().collect();
-                        let abort = abort_tree(self.api, self.session.id.clone(), sessions);
+                        let abort = abort_tree(self.api, self.session.id.clone(), self.sessions());
                         self.work.push(abort.map(Done::Aborted).boxed());
                     }
                     Action::Finish(ended) => return Some(End::Turn(ended)),
@@ -204,7 +240,7 @@ impl<'a> Driver<'a> {
 
     fn submit(&mut self) {
         if let Some(prompt) = self.prompt {
-            debug!(session = %self.session.id, message = %prompt.message_id, "submit");
+            debug!(session = %self.session.id, message_id = %prompt.message_id, "submit");
             self.reporter.send(Update::Submitted(prompt.message_id.clone()));
             self.work.push(self.api.prompt_async(&self.session.id, prompt).map(Done::Submitted).boxed());
         }
@@ -224,9 +260,10 @@ impl<'a> Driver<'a> {
         Reader { api: self.api.clone(), root, back, expected, known_children }
     }
 
-    fn done(&mut self, done: Done) -> Vec<Input> {
-        match done {
+    fn done(&mut self, done: Done) -> Result<Vec<Input>, End> {
+        Ok(match done {
             Done::Submitted(Ok(())) => vec![Input::Submitted(Delivery::Accepted)],
+            Done::Submitted(Err(error)) if error.is_unauthorized() => return Err(End::Unauthorized),
             Done::Submitted(Err(error)) => {
                 debug!(session = %self.session.id, %error, "submission failed");
                 let delivery = error.delivery();
@@ -245,6 +282,7 @@ impl<'a> Driver<'a> {
                 if gone { vec![Input::SessionGone] } else { vec![Input::ReadFailed] }
             }
             Done::Aborted(report) => {
+                self.grant(&report);
                 self.abort = Some(report);
                 vec![Input::AbortDone]
             }
@@ -258,13 +296,16 @@ impl<'a> Driver<'a> {
                 }
                 inputs
             }
-        }
+        })
     }
 
     /// Takes in what was read.
     fn merge(&mut self, reading: Reading, snapshot: Snapshot) -> Vec<Input> {
         let Reading { messages, status, children, of_children, permissions, questions } = reading;
-        let certainty = |messages: &Messages| if messages.sound { snapshot } else { Snapshot::Live };
+        let certainty = |session: &SessionId, messages: &Messages| {
+            let runs = status.as_ref().is_some_and(|status| !status.get(session).is_idle());
+            if messages.sound && !runs { snapshot } else { Snapshot::Live }
+        };
         let mut observed = Observed::default();
         let status = {
             let mut live = self.session.live();
@@ -272,18 +313,20 @@ impl<'a> Driver<'a> {
                 observed.append(live.tree.apply_session(child));
             }
             for (child, messages) in &of_children {
-                observed.append(live.tree.apply_messages(child, &messages.messages, Snapshot::Live));
+                let snapshot = certainty(child, messages);
+                observed.append(live.tree.apply_messages(child, &messages.messages, snapshot));
             }
             if let Some(messages) = &messages {
-                let snapshot = certainty(messages);
+                let snapshot = certainty(&self.session.id, messages);
                 observed.append(live.tree.apply_messages(&self.session.id, &messages.messages, snapshot));
             }
-            status.map(|status| tree_status(&live.tree, &status))
+            status.as_ref().map(|status| tree_status(&live.tree, status))
         };
         for child in &observed.new_sessions {
             self.subscription.follow(child);
         }
         let progress = observed.progress;
+        let found = !observed.new_sessions.is_empty();
         self.tell(observed);
         self.look();
         let mut inputs = Vec::new();
@@ -294,6 +337,9 @@ impl<'a> Driver<'a> {
             inputs.extend(self.question(request));
         }
         inputs.push(Input::ReadDone { status, progress });
+        if found {
+            inputs.push(Input::DescendantFound);
+        }
         inputs
     }
 
@@ -305,7 +351,12 @@ impl<'a> Driver<'a> {
         for _ in 0..BATCH {
             let Some(signal) = next else { break };
             match signal {
-                FeedSignal::Connected => inputs.push(Input::StreamOpened),
+                FeedSignal::Connected => {
+                    if std::mem::take(&mut self.stream_lost) {
+                        self.reporter.send(Update::StreamRestored);
+                    }
+                    inputs.push(Input::StreamOpened);
+                }
                 FeedSignal::Lost { reason } => {
                     debug!(session = %self.session.id, %reason, "stream lost");
                     self.stream_lost = true;
@@ -439,15 +490,17 @@ impl<'a> Driver<'a> {
             return;
         }
         let root = &self.session.id;
-        let changed: BTreeSet<&MessageId> = observed
-            .changed
-            .iter()
-            .filter(|(session, _)| session == root)
-            .map(|(_, message)| message)
-            .collect();
-        let messages: Vec<Arc<Message>> = {
+        let mut told = HashSet::new();
+        let changed = observed.changed.iter().filter(|(session, id)| session == root && told.insert(id));
+        let messages: Vec<(Arc<Message>, bool)> = {
             let live = self.session.live();
-            changed.into_iter().filter_map(|message| live.tree.message(root, message).cloned()).collect()
+            let turn: HashSet<&MessageId> = self.prompt.map_or_else(HashSet::new, |prompt| {
+                let turn = live.tree.turn(root, &prompt.message_id).map(|message| message.info.id());
+                turn.chain([&prompt.message_id]).collect()
+            });
+            changed
+                .filter_map(|(_, id)| Some((live.tree.message(root, id)?.clone(), turn.contains(id))))
+                .collect()
         };
         self.reporter.observed(observed, messages);
     }
@@ -488,6 +541,7 @@ fn facts(live: &Live, prompt: Option<&MessageId>) -> Facts {
         facts.exists = tree.messages(root).any(|message| is_prompt(message));
     }
     facts.newest = n_prompts == 0;
+    facts.descendant_open = tree.children().any(|child| !tree.is_at_rest(child));
     // Each result comes back as a prompt of the server's own.
     facts.result_awaited = n_background > n_prompts;
     facts.tool_running = tree.running_tools().any(|part| match &part.body {
@@ -538,13 +592,12 @@ async fn answer_permission(
     human: bool,
     decision: impl Future<Output = PermissionDecision>,
 ) -> Done {
-    let decision = decision.await;
-    let fail = decision == PermissionDecision::FailTurn;
-    let (reply, message) = match decision {
+    let (reply, message) = match decision.await {
         PermissionDecision::AllowOnce => (PermissionReply::Once, None),
         PermissionDecision::AllowAlways => (PermissionReply::Always, None),
         PermissionDecision::Reject(message) => (PermissionReply::Reject, Some(message)),
-        PermissionDecision::FailTurn => (PermissionReply::Reject, None),
+        // The abort answers it. A rejection would end the turn, too, and nobody could tell the two ends apart.
+        PermissionDecision::FailTurn => return Done::Answered { request, human, fail: true },
     };
     persist(&request, || async {
         let answered = match &message {
@@ -560,7 +613,7 @@ async fn answer_permission(
         }
     })
     .await;
-    Done::Answered { request, human, fail }
+    Done::Answered { request, human, fail: false }
 }
 
 async fn answer_question(
@@ -570,17 +623,13 @@ async fn answer_question(
     human: bool,
     decision: impl Future<Output = QuestionDecision>,
 ) -> Done {
-    let decision = decision.await;
-    let fail = decision == QuestionDecision::FailTurn;
-    persist(&request, || async {
-        match &decision {
-            QuestionDecision::Answer(answers) => api.reply_question(&request, answers).await,
-            QuestionDecision::Decline => api.reply_question(&request, &declined).await,
-            QuestionDecision::FailTurn => api.reject_question(&request).await,
-        }
-    })
-    .await;
-    Done::Answered { request, human, fail }
+    let answers = match decision.await {
+        QuestionDecision::Answer(answers) => answers,
+        QuestionDecision::Decline => declined,
+        QuestionDecision::FailTurn => return Done::Answered { request, human, fail: true },
+    };
+    persist(&request, || api.reply_question(&request, &answers)).await;
+    Done::Answered { request, human, fail: false }
 }
 
 /// Tries an answer until it arrives; one that was answered already is no failure.

@@ -11,6 +11,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 
 use super::mint::Mint;
 use crate::{
+    client::Directory,
     error::InvalidInput,
     ids::{ProjectId, SessionId, TaskId},
     time::Timestamp,
@@ -83,7 +84,9 @@ impl CreateTaskSession {
 
     pub(super) fn checked_title(&self) -> Result<String, InvalidInput> {
         let title = self.title.as_deref().unwrap_or(self.task.as_str());
-        let title = title.split_whitespace().collect::<Vec<_>>().join(" ");
+        let visible = |word: &str| word.chars().filter(|c| !c.is_control()).collect::<String>();
+        let words = title.split_whitespace().map(visible).filter(|word| !word.is_empty());
+        let title = words.collect::<Vec<_>>().join(" ");
         if title.is_empty() {
             return Err(InvalidInput::new("title", "must not be empty"));
         }
@@ -116,6 +119,7 @@ pub struct PromptInput {
     pub(super) system: Option<String>,
     pub(super) variant: Option<String>,
     pub(super) wait: Option<WaitOptions>,
+    pub(super) idle_timeout: Option<Duration>,
     pub(super) on_message: Option<OnMessage>,
     pub(super) when_busy: WhenBusy,
     pub(super) abort_on_drop: bool,
@@ -141,6 +145,7 @@ impl PromptInput {
             system: None,
             variant: None,
             wait: None,
+            idle_timeout: None,
             on_message: None,
             when_busy: WhenBusy::Queue,
             abort_on_drop: false,
@@ -204,9 +209,9 @@ impl PromptInput {
         self
     }
 
-    /// Sets the silence allowed while the model is expected to speak; default as the manager has it.
+    /// Sets the silence allowed while the model is expected to speak, and no other limit; default as the manager has it.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.wait = Some(self.wait.unwrap_or_default().idle_timeout(timeout));
+        self.idle_timeout = Some(timeout);
         self
     }
 
@@ -247,7 +252,7 @@ impl PromptInput {
                 InputPart::File { media_type, .. } | InputPart::Bytes { media_type, .. }
                     if !media_type.contains('/') =>
                 {
-                    return Err(InvalidInput::new("media_type", "must be like image/png"));
+                    return Err(InvalidInput::new("media type", "must be like image/png"));
                 }
                 InputPart::Bytes { bytes, .. } if bytes.len() > MAX_ATTACHMENT_BYTES => {
                     return Err(TOO_LARGE);
@@ -262,15 +267,29 @@ impl PromptInput {
             }
         }
         let blank = |value: &Option<String>| value.as_deref().is_some_and(|value| value.trim().is_empty());
-        if blank(&self.agent) {
-            return Err(InvalidInput::new("agent", "must not be empty"));
+        for (field, value) in [("agent", &self.agent), ("system", &self.system), ("variant", &self.variant)] {
+            if blank(value) {
+                return Err(InvalidInput::new(field, "must not be empty"));
+            }
+        }
+        if let Some(directory) = &self.directory {
+            Directory::new(directory)?;
         }
         if let Some(model) = &self.model
             && (model.provider_id.trim().is_empty() || model.model_id.trim().is_empty())
         {
             return Err(InvalidInput::new("model", "must name a provider and a model"));
         }
-        self.wait.as_ref().map_or(Ok(()), WaitOptions::validate)
+        self.limits(&WaitOptions::default()).validate()
+    }
+
+    /// Its own limits, and for the rest the manager's.
+    pub(super) fn limits(&self, manager: &WaitOptions) -> WaitOptions {
+        let limits = self.wait.as_ref().unwrap_or(manager).clone();
+        match self.idle_timeout {
+            Some(timeout) => limits.idle_timeout(timeout),
+            None => limits,
+        }
     }
 }
 
@@ -286,10 +305,22 @@ pub(super) fn check_session(session: &SessionId) -> Result<(), InvalidInput> {
 }
 
 pub(super) fn check_task(task: &TaskId) -> Result<(), InvalidInput> {
-    if task.as_str().trim().is_empty() {
-        return Err(InvalidInput::new("task id", "must not be empty"));
+    check_id("task id", task.as_str())
+}
+
+pub(super) fn check_id(field: &'static str, id: &str) -> Result<(), InvalidInput> {
+    if id.trim().is_empty() {
+        return Err(InvalidInput::new(field, "must not be empty"));
+    }
+    if id.chars().any(char::is_control) {
+        return Err(InvalidInput::new(field, "must not contain control characters"));
     }
     Ok(())
+}
+
+/// A directory that is called otherwise where it comes from.
+pub(super) fn check_directory(field: &'static str, path: &Path) -> Result<Directory, InvalidInput> {
+    Directory::new(path).map_err(|error| InvalidInput { field, ..error })
 }
 
 /// An attachment that could not be read.

@@ -40,6 +40,20 @@ impl Line {
         Place(receiver)
     }
 
+    /// As [`enter`](Self::enter), unless one would have to wait.
+    pub(super) fn try_enter(self: &Arc<Self>) -> Option<Place> {
+        {
+            let mut state = self.lock();
+            if std::mem::replace(&mut state.taken, true) {
+                return None;
+            }
+        }
+        let (sender, receiver) = oneshot::channel();
+        // The receiver is here.
+        drop(sender.send(Turnstile(Some(Arc::clone(self)))));
+        Some(Place(receiver))
+    }
+
     /// Whether a prompt would have to wait.
     pub(super) fn is_taken(&self) -> bool {
         self.lock().taken
@@ -109,6 +123,10 @@ mod tests {
         drop(turn);
         assert!(!line.is_taken());
         assert!(line.enter().wait().now_or_never().is_some());
+        assert!(!line.is_taken());
+        let only = line.try_enter().unwrap();
+        assert!(line.try_enter().is_none());
+        drop(only);
         assert!(!line.is_taken());
     }
 

@@ -30,16 +30,19 @@ impl Mint {
         self.ahead.store(moment.get().saturating_sub(now().get()), Relaxed);
     }
 
-    pub(super) fn message(&self) -> MessageId {
-        MessageId::from(self.id("msg"))
+    /// An id for a message that comes after everything that was created at `last`.
+    pub(super) fn message(&self, last: Option<Millis>) -> MessageId {
+        // What is known of the server's clock is always a little late, but never later than what the server wrote.
+        let earliest = last.map_or(i64::MIN, |last| last.get().saturating_add(1));
+        MessageId::from(self.id("msg", earliest))
     }
 
     pub(super) fn part(&self) -> PartId {
-        PartId::from(self.id("prt"))
+        PartId::from(self.id("prt", i64::MIN))
     }
 
-    fn id(&self, prefix: &str) -> String {
-        let moment = now().get().saturating_add(self.ahead.load(Relaxed)).saturating_mul(4096);
+    fn id(&self, prefix: &str, earliest: i64) -> String {
+        let moment = now().get().saturating_add(self.ahead.load(Relaxed)).max(earliest).saturating_mul(4096);
         let next = |last: i64| Some(moment.max(last + 1));
         let last = self.last.fetch_update(Relaxed, Relaxed, next).unwrap_or_default();
         let value = moment.max(last + 1) & 0xffff_ffff_ffff;
@@ -62,7 +65,7 @@ mod tests {
     #[test]
     fn ids_ascend_and_look_like_the_servers() {
         let mint = Mint::default();
-        let ids: Vec<MessageId> = (0..10_000).map(|_| mint.message()).collect();
+        let ids: Vec<MessageId> = (0..10_000).map(|_| mint.message(None)).collect();
         assert!(ids.is_sorted_by(|a, b| a.as_str()[..16] < b.as_str()[..16]), "strictly ascending");
         assert!(ids.iter().all(|id| id.as_str().len() == 30 && id.as_str().starts_with("msg_")));
         assert!(mint.part().as_str().starts_with("prt_"));
@@ -71,10 +74,13 @@ mod tests {
     #[test]
     fn ids_follow_the_servers_clock() {
         let mint = Mint::default();
-        let first = mint.message();
+        let first = mint.message(None);
         mint.server_said(Millis::new(now().get() + 1_000_000));
         let hex = |id: &MessageId| i64::from_str_radix(&id.as_str()[4..16], 16).unwrap();
-        let ahead = (hex(&mint.message()) - hex(&first)).rem_euclid(1 << 48) / 4096;
+        let ahead = (hex(&mint.message(None)) - hex(&first)).rem_euclid(1 << 48) / 4096;
         assert!((999_000..1_100_000).contains(&ahead), "{ahead}");
+        let answer = Millis::new(now().get() + 5_000_000);
+        let ahead = (hex(&mint.message(Some(answer))) - hex(&first)).rem_euclid(1 << 48) / 4096;
+        assert!((4_999_000..5_100_000).contains(&ahead), "younger than the last answer: {ahead}");
     }
 }

@@ -6,11 +6,13 @@ use crate::{
     client::{ApiError, DirectoryClient, MessagePage},
     ids::{MessageId, SessionId},
     turn::Read,
-    wire::{Message, MessageInfo, PermissionRequest, QuestionRequest, SessionInfo, StatusMap},
+    wire::{Decoded, Message, MessageInfo, PermissionRequest, QuestionRequest, SessionInfo, StatusMap},
 };
 
-/// A page beyond the messages that are expected, so that one read is enough most of the time.
-const SPARE_MESSAGES: usize = 4;
+/// The first page has what is expected, since all else is of earlier turns and may be large; further pages grow from this.
+const MIN_PAGE: usize = 2;
+/// Each page is this many times as long as the one before.
+const GROWTH: usize = 4;
 /// The server's pages are cut at this many messages.
 const MAX_PAGE: usize = 100;
 
@@ -69,7 +71,8 @@ impl Reader {
     }
 
     async fn messages(&self) -> Result<Messages, ApiError> {
-        let mut page = page(self.expected + SPARE_MESSAGES);
+        let mut n_messages = self.expected.max(MIN_PAGE);
+        let mut page = page(n_messages);
         let mut newest_first: Vec<Vec<Message>> = Vec::new();
         let mut sound = true;
         let mut found = false;
@@ -80,7 +83,10 @@ impl Reader {
             let enough = found && !list.messages.first().is_some_and(|oldest| self.belongs(oldest));
             newest_first.push(list.messages);
             match list.next {
-                Some(cursor) if !enough => page = self::page(MAX_PAGE).before(cursor),
+                Some(cursor) if !enough => {
+                    n_messages = n_messages.saturating_mul(GROWTH).min(MAX_PAGE);
+                    page = self::page(n_messages).before(cursor);
+                }
                 None if !enough && !list.complete => {
                     // The server knows no cursors: read everything.
                     let list = self.api.messages(&self.root, &MessagePage::all()).await?;
@@ -109,7 +115,8 @@ impl Reader {
         let mut open = vec![self.root.clone()];
         let mut seen = BTreeSet::from([self.root.clone()]);
         while let Some(parent) = open.pop() {
-            for child in self.api.children(&parent).await?.items {
+            let children = unless_missing(self.api.children(&parent).await, &parent, &self.root)?;
+            for child in children.into_iter().flat_map(|children| children.items) {
                 if seen.insert(child.id.clone()) {
                     open.push(child.id.clone());
                     reading.children.push(child);
@@ -118,18 +125,35 @@ impl Reader {
         }
         seen.remove(&self.root);
         for child in seen.into_iter().chain(self.known_children.iter().cloned()).collect::<BTreeSet<_>>() {
-            let list = self.api.messages(&child, &MessagePage::all()).await?;
+            let list = self.api.messages(&child, &MessagePage::all()).await;
+            let Some(list) = unless_missing(list, &child, &self.root)? else { continue };
             let messages = Messages { sound: list.malformed.is_empty(), messages: list.messages };
             reading.of_children.push((child, messages));
         }
-        reading.permissions = self.api.permissions().await?.items;
-        reading.questions = match self.api.questions().await {
-            Ok(questions) => questions.items,
-            // Servers before 1.1 know no questions and answer with a page.
-            Err(error) if error.status().is_some_and(|status| status < 500) => Vec::new(),
-            Err(error) => return Err(error),
-        };
+        reading.permissions = unless_unknown(self.api.permissions().await)?;
+        reading.questions = unless_unknown(self.api.questions().await)?;
         Ok(())
+    }
+}
+
+/// What was read of a session; nothing if it is a descendant that does not exist any more.
+fn unless_missing<T>(
+    read: Result<T, ApiError>,
+    session: &SessionId,
+    root: &SessionId,
+) -> Result<Option<T>, ApiError> {
+    match read {
+        Err(error) if error.is_not_found() && session != root => Ok(None),
+        read => read.map(Some),
+    }
+}
+
+/// What is pending; nothing on servers before 1.1, which do not know the route and answer with a page.
+fn unless_unknown<T>(read: Result<Decoded<T>, ApiError>) -> Result<Vec<T>, ApiError> {
+    match read {
+        Ok(list) => Ok(list.items),
+        Err(error) if error.status().is_some_and(|status| status < 500) => Ok(Vec::new()),
+        Err(error) => Err(error),
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::sync::mpsc;
 
-use super::{error::SessionError, line::Line};
+use super::{driver::AbortWish, error::SessionError, line::Line};
 use crate::{
     client::Directory,
     conversation::{ConversationEvent, SessionConversationState},
@@ -16,7 +16,6 @@ use crate::{
     ids::{ProjectId, SessionId, TaskId},
     observe::{Observed, SessionTree},
     time::Timestamp,
-    turn::Stop,
     wire::{ModelRef, SessionInfo},
 };
 
@@ -77,7 +76,7 @@ pub(super) struct Live {
     /// The session is known to be at rest, so that a prompt may be sent without looking.
     pub(super) at_rest: bool,
     /// How to stop the turn that runs now.
-    pub(super) stop: Option<mpsc::Sender<Stop>>,
+    pub(super) stop: Option<mpsc::Sender<AbortWish>>,
 }
 
 impl Session {
@@ -152,6 +151,28 @@ impl Registry {
         let session = Arc::new(session);
         self.sessions.insert(session.id.clone(), Arc::clone(&session));
         session
+    }
+
+    /// Gives a session to a task, unless the task has another, or another task has it.
+    pub(super) fn assign(&mut self, task: &TaskId, session: &Session) -> Result<(), SessionError> {
+        let mut live = session.live();
+        let owner = live.meta.task_id.as_ref().filter(|owner| self.tasks.get(*owner) == Some(&session.id));
+        let taken = |task: &TaskId, session: &SessionId| SessionError::TaskHasSession {
+            task: task.clone(),
+            session: session.clone(),
+        };
+        if let Some(owner) = owner.filter(|owner| *owner != task) {
+            return Err(taken(owner, &session.id));
+        }
+        if let Some(other) = self.tasks.get(task).filter(|other| **other != session.id) {
+            return Err(taken(task, other));
+        }
+        if self.in_progress.contains(task) {
+            return Err(SessionError::InProgress { task: task.clone() });
+        }
+        self.tasks.insert(task.clone(), session.id.clone());
+        live.meta.task_id = Some(task.clone());
+        Ok(())
     }
 
     pub(super) fn forget(&mut self, session: &SessionId) -> Option<Arc<Session>> {

@@ -9,7 +9,7 @@ use crate::{
     observe::SessionTree,
     time::Timestamp,
     turn::{Limit, Stop},
-    wire::{AssistantMessage, Message, MessageError, MessageInfo, Part, PartBody, ToolStatus},
+    wire::{AssistantMessage, Message, MessageError, MessageInfo, Part, PartBody, PartTime, ToolStatus},
 };
 
 /// A prompt that was sent.
@@ -99,6 +99,17 @@ impl Completion {
     /// Reads the end of a session at rest off its last messages.
     pub(super) fn of_rest(messages: &[Arc<Message>]) -> Self {
         let Some((last, parts)) = steps(messages).next_back() else { return Self::Aborted };
+        let calls = parts.iter().any(|part| matches!(part.body, PartBody::Tool(_)));
+        let answered = !calls && last.finish.as_deref().is_some_and(|finish| finish != "unknown");
+        // A summary that was in the way of the answer; one that came after it is no loss.
+        let summary = messages.iter().filter_map(|message| message.info.as_assistant()).next_back();
+        if let Some(error) =
+            summary.filter(|last| last.summary == Some(true)).and_then(|last| last.error.as_ref())
+            && last.error.is_none()
+            && !answered
+        {
+            return if error.is_aborted() { Self::Aborted } else { Self::Failed(error.clone()) };
+        }
         let rejected = || {
             let refused = |part: &PartBody| matches!(part, PartBody::Tool(tool) if tool.state.status == ToolStatus::Error);
             parts.iter().any(|part| refused(&part.body))
@@ -108,8 +119,9 @@ impl Completion {
             (Some(error), _) => Self::Failed(error.clone()),
             // An abort while the server waited for the provider leaves neither a reason nor an error.
             (None, None) => Self::Aborted,
-            // With more steps to come, nothing but a rejection brings a session to rest.
+            // With more steps to come, nothing but a rejection brings a session to rest, or the death of the server.
             (None, Some("tool-calls")) if rejected() => Self::Rejected,
+            (None, Some("tool-calls" | "unknown")) => Self::Interrupted,
             (None, Some(_)) => Self::Settled,
         }
     }
@@ -154,7 +166,7 @@ fn answer(messages: &[Arc<Message>]) -> Option<String> {
     let spoken: Vec<(bool, String)> = steps(messages)
         .filter(|(step, _)| step.finish.as_deref() != Some("tool-calls"))
         .filter_map(|(step, parts)| {
-            let text = text_of(parts);
+            let text = text_of(step, parts);
             (!text.trim().is_empty()).then(|| (step.parent_id.as_ref().is_some_and(continues), text))
         })
         .collect();
@@ -172,11 +184,14 @@ fn is_continuation(message: &Message) -> bool {
         && !message.parts.is_empty()
 }
 
-fn text_of(parts: &[Part]) -> String {
+/// What a step says. Attempts that failed leave unfinished texts behind in a step that is complete; old servers store them.
+fn text_of(step: &AssistantMessage, parts: &[Part]) -> String {
+    let is_complete = step.time.completed.is_some();
+    let is_left_behind = |time: &PartTime| is_complete && time.end.is_none();
     let texts = parts.iter().filter_map(|part| match &part.body {
-        PartBody::Text(text) if text.synthetic != Some(true) && text.ignored != Some(true) => {
-            Some(text.text.as_str())
-        }
+        PartBody::Text(text) if text.synthetic == Some(true) || text.ignored == Some(true) => None,
+        PartBody::Text(text) if text.time.as_ref().is_some_and(is_left_behind) => None,
+        PartBody::Text(text) => Some(text.text.as_str()),
         _ => None,
     });
     texts.filter(|text| !text.trim().is_empty()).collect::<Vec<_>>().join("\n\n")

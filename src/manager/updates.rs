@@ -79,20 +79,21 @@ impl Reporter {
         if self.sender.is_closed() {
             return;
         }
-        if self.missed {
-            self.missed = self.sender.try_send(Update::Missed).is_err();
-        }
-        if !self.missed
-            && let Err(mpsc::error::TrySendError::Full(_)) = self.sender.try_send(update)
-        {
-            self.missed = true;
+        // The last place is for the word that some were missed, so that it comes where they would have come.
+        let full = self.sender.capacity() <= 1;
+        if !(full && self.missed) {
+            self.missed = full;
+            let update = if full { Update::Missed } else { update };
+            // It has room, or nobody listens any more.
+            let _ = self.sender.try_send(update);
         }
     }
 
-    /// Tells of everything that was observed, and of the root's messages that it changed.
-    pub(super) fn observed(&mut self, observed: Observed, messages: Vec<Arc<Message>>) {
-        for message in messages {
-            if let Some(observer) = &self.on_message {
+    /// Tells of everything that was observed, and of the root's messages that it changed, each with whether it belongs to
+    /// the turn.
+    pub(super) fn observed(&mut self, observed: Observed, messages: Vec<(Arc<Message>, bool)>) {
+        for (message, of_turn) in messages {
+            if of_turn && let Some(observer) = &self.on_message {
                 observer(&message);
             }
             self.send(Update::Message(message));

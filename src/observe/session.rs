@@ -106,6 +106,10 @@ impl SessionLog {
         !self.order.is_empty()
     }
 
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.has_messages() && self.active.is_empty()
+    }
+
     /// The calls that have not come to an end, in steps that may still go on.
     pub(super) fn running_tools(&self) -> impl Iterator<Item = &Part> {
         let running = self.incomplete.intersection(&self.active);

@@ -170,6 +170,11 @@ impl SessionTree {
         self.sessions.get(session)?.message(message)
     }
 
+    /// Whether what a session did has been seen to its end.
+    pub fn is_at_rest(&self, session: &SessionId) -> bool {
+        self.sessions.get(session).is_some_and(SessionLog::is_at_rest)
+    }
+
     /// The tool calls of the whole tree that have not come to an end, in steps that have not either.
     pub fn running_tools(&self) -> impl Iterator<Item = &Part> {
         self.sessions.values().flat_map(SessionLog::running_tools)

@@ -15,6 +15,8 @@ pub struct Facts {
     pub incomplete: usize,
     /// A tool runs somewhere in the tree, other than one that merely waits for a subagent whose messages are seen.
     pub tool_running: bool,
+    /// What a descendant did has not been seen to its end, as where the stream carried none or only a part of it.
+    pub descendant_open: bool,
     /// A subagent was sent to the background and its result has not come back: the session will run again by itself.
     pub result_awaited: bool,
 }

@@ -17,12 +17,14 @@ pub struct WaitOptions {
     pub tool_timeout: Duration,
     /// How long the server may go on retrying the provider without progress. Default 5 min.
     pub retry_budget: Duration,
-    /// How long an accepted prompt may take to start before it is submitted again. Default 5 s: a cold server needs up to 3 s.
+    /// How long an accepted prompt may take to start before it is submitted again; after that, up to four times as long.
+    /// Default 5 s: a cold server needs up to 3 s.
     pub start_timeout: Duration,
     /// How often a prompt that does not start is submitted again. Default 3.
     pub max_kicks: u32,
     /// How long a session may be idle with an unfinished message before the turn counts as interrupted. Default 5 s: after
-    /// an error the server says idle first and cleans up then, for as long as git takes.
+    /// an error the server says idle first and cleans up then, for as long as git takes. Six times as long while the event
+    /// stream shows that the server has not died meanwhile.
     pub settle_grace: Duration,
     /// A hard limit for the whole turn. Default none.
     pub deadline: Option<Duration>,

@@ -13,6 +13,8 @@ use crate::{
 
 /// While the event stream is down, the session is read this often. The original's tick.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// While it is down, every so many polls look at the whole tree, for requests that nobody hears of otherwise.
+const TREE_POLLS: u32 = 3;
 /// While the stream is up but silent, one request this often looks for what it may not carry: some servers send no message
 /// events at all.
 const SILENCE_INTERVAL: Duration = Duration::from_secs(10);
@@ -27,6 +29,9 @@ const RESUBMIT_PAUSE: Duration = Duration::from_millis(250);
 /// Text that is streamed during a gap is in no list until it is whole. So after a gap the sliding limit starts anew, but not
 /// more often than this without progress: a stream that keeps breaking must not keep a dead turn alive.
 const MAX_GAPS: u32 = 3;
+/// A server that lives cleans up after an error, for as long as git takes on a large repository; one that died never does.
+/// While the stream shows that it lives, the grace for an unfinished message is so many times as long.
+const LIVING_GRACES: u32 = 6;
 /// How often an unclear submission is tried again.
 const MAX_RESUBMITS: u32 = 5;
 
@@ -92,6 +97,7 @@ struct Expiry {
 
 /// The state of one turn; see the module's documentation.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each remembers one thing that was heard")]
 pub struct Turn {
     goal: Goal,
     options: WaitOptions,
@@ -100,6 +106,8 @@ pub struct Turn {
     facts: Facts,
     delivery: Delivery,
     activity: Activity,
+    /// The stream has been open since before the prompt went out, so that the server cannot have died meanwhile.
+    unbroken: bool,
     /// The root was heard to be busy since the prompt went out, so that an idle after that cannot be an old one.
     ran: bool,
     /// The root was heard to be idle, or to fail, without having started.
@@ -128,6 +136,8 @@ pub struct Turn {
     /// No read begins before this, so that a failing server is not asked in a tight loop.
     read_after: Duration,
     silence_polls: u32,
+    /// Polls since the stream was lost.
+    blind_polls: u32,
     heard: u64,
     progressed: u64,
     expiry: Option<Expiry>,
@@ -144,6 +154,7 @@ impl Turn {
             facts: Facts::default(),
             delivery: Delivery::NotSent,
             activity: Activity::Idle,
+            unbroken: false,
             ran: false,
             hinted: false,
             busy_descendants: BTreeSet::new(),
@@ -165,6 +176,7 @@ impl Turn {
             wanted: Read::default(),
             read_after: now,
             silence_polls: 0,
+            blind_polls: 0,
             heard: 0,
             progressed: 0,
             expiry: None,
@@ -246,9 +258,11 @@ impl Turn {
                     }
                 }
                 self.stream = Stream::Open;
+                self.blind_polls = 0;
             }
             Input::StreamLost => {
                 self.stream = Stream::Lost;
+                self.unbroken = false;
             }
             Input::Observed { progress } => self.observed(now, progress),
             Input::Status { descendant: None, activity } => {
@@ -268,11 +282,13 @@ impl Turn {
                 self.last_heard = now;
                 self.hinted = true;
                 self.failures += u32::from(self.error.is_none());
-                self.error = Some(error);
+                // The first word says what is wrong; what follows are its echoes.
+                self.error.get_or_insert(error);
             }
             Input::SessionGone => self.finish(Ended::SessionGone, actions),
             Input::Submitted(answer) => self.submitted(now, answer, actions),
             Input::ReadDone { status, progress } => self.read_done(now, status, progress),
+            Input::DescendantFound => self.want(Read { tree: true, ..Read::default() }),
             Input::ReadFailed => {
                 self.read_after = now + POLL_INTERVAL;
                 if let Some(read) = self.read.take() {
@@ -414,12 +430,10 @@ impl Turn {
             Phase::Finished | Phase::Aborting(_) | Phase::Submitting => {}
             Phase::Opening => self.open(now, actions),
             Phase::Resolving { retry_at, absent } => {
-                if *absent && now >= *retry_at {
-                    if self.submissions > MAX_RESUBMITS {
-                        self.finish(Ended::NotDelivered(self.delivery), actions);
-                    } else {
-                        self.submit(Phase::Submitting, actions);
-                    }
+                if *absent && self.submissions > MAX_RESUBMITS {
+                    self.finish(Ended::NotDelivered(self.delivery), actions);
+                } else if *absent && now >= *retry_at {
+                    self.submit(Phase::Submitting, actions);
                 } else if !*absent && self.read.is_none() {
                     self.wanted.messages = true;
                 }
@@ -434,7 +448,10 @@ impl Turn {
             return;
         }
         match self.goal {
-            Goal::Answer => self.submit(Phase::Submitting, actions),
+            Goal::Answer => {
+                self.unbroken = matches!(self.stream, Stream::Open);
+                self.submit(Phase::Submitting, actions);
+            }
             Goal::Rest => {
                 self.phase = Phase::Waiting;
                 self.update_lull(now);
@@ -463,7 +480,8 @@ impl Turn {
             if now >= self.due(lull) {
                 // An idle after a busy of this very run needs no second opinion.
                 let sure = lull.quiet == Quiet::Settled && self.ran && matches!(self.stream, Stream::Open);
-                self.want(Read { messages: true, status: !sure, tree: false });
+                let tree = self.facts.descendant_open && lull.quiet != Quiet::NotStarted;
+                self.want(Read { messages: true, status: !sure, tree });
             }
             return;
         }
@@ -481,8 +499,12 @@ impl Turn {
                 let stale = self.facts.exists && !self.facts.newest;
                 let enough = self.kicks >= self.options.max_kicks
                     || self.submissions > self.options.max_kicks.saturating_add(MAX_RESUBMITS);
-                if aborted || failed_again || stale || enough {
-                    self.finish(Ended::NotStarted { error: self.error.clone() }, actions);
+                let ended = Ended::NotStarted { error: self.error.clone() };
+                if aborted || failed_again || stale {
+                    self.finish(ended, actions);
+                } else if enough {
+                    // Nobody said that it will not run, so that somebody must see to it.
+                    self.abort(ended, actions);
                 } else {
                     self.kicks += 1;
                     self.last_progress = now;
@@ -523,11 +545,13 @@ impl Turn {
             // The root will run again to take in the subagent's result.
             Quiet::Settled if self.background || self.facts.result_awaited => self.options.settle_grace,
             Quiet::Settled => Duration::ZERO,
+            Quiet::Incomplete if self.unbroken => self.options.settle_grace.saturating_mul(LIVING_GRACES),
             Quiet::Incomplete => self.options.settle_grace,
             Quiet::NotStarted if self.hinted => {
-                self.options.start_timeout.min(LOST_GRACE * 2_u32.saturating_pow(self.kicks))
+                self.options.start_timeout.min(LOST_GRACE.saturating_mul(2_u32.saturating_pow(self.kicks)))
             }
-            Quiet::NotStarted => self.options.start_timeout,
+            // A busy server may need long to begin; submitting again does not make it faster.
+            Quiet::NotStarted => self.options.start_timeout.saturating_mul(1 << self.kicks.min(2)),
         };
         lull.since + grace
     }
@@ -624,7 +648,11 @@ impl Turn {
                     let messages = self.silence_polls % 2 == 1;
                     Read { messages, status: !messages, tree: false }
                 }
-                Stream::Opening | Stream::Lost => Read { messages: true, status: true, tree: false },
+                Stream::Opening | Stream::Lost => {
+                    self.blind_polls += 1;
+                    let tree = self.blind_polls.is_multiple_of(TREE_POLLS);
+                    Read { messages: true, status: true, tree }
+                }
             };
             self.want(read);
         }

@@ -5,7 +5,7 @@
 //! So the end of a turn is not an event but a conclusion, drawn by [`Turn`] from everything that is known: inputs go in, actions
 //! come out, time is passed in. The manager performs the actions and is the only one to read a clock.
 //!
-//! The reasoning has one shape throughout. While the session is idle, it is idle *in one of three ways* ([`Quiet`]): settled,
+//! The reasoning has one shape throughout. While the session is idle, it is idle *in one of three ways*: settled,
 //! incomplete, or not started. Each way must last for its grace and then be confirmed by a read that began after that, before
 //! anything is concluded from it: done, interrupted, or submit the identical prompt again.
 

@@ -89,6 +89,8 @@ pub enum Input {
         /// Whether the merged messages brought the turn forward.
         progress: bool,
     },
+    /// A read showed a descendant that was not known: what it asked before was not heard.
+    DescendantFound,
     /// The read that was asked for failed.
     ReadFailed,
     /// A human was asked; the clocks stand still.

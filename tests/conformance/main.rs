@@ -8,6 +8,7 @@
 //! contains that text.
 
 #![cfg(feature = "test-util")]
+#![expect(clippy::expect_used, reason = "a broken test rig should stop the test")]
 
 #[path = "../support/model.rs"]
 mod model;
@@ -139,5 +140,5 @@ fn difference(expected: &str, actual: &str) -> String {
         around.iter().any(|(sign, _)| *sign != ' ')
     };
     let shown = lines.iter().enumerate().filter(|(index, _)| is_near(*index)).take(200);
-    shown.map(|(_, (sign, line))| format!("{sign} {line}\n")).collect()
+    shown.map(|(_, (sign, line))| format!("{sign} {line}\n")).collect::<Vec<_>>().concat()
 }

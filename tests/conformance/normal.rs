@@ -130,10 +130,10 @@ impl Record {
                     name(&mut self.names, &part["id"], &part["messageID"], "p");
                 }
                 Some("permission.asked") => {
-                    name(&mut self.names, &properties["id"], &properties["sessionID"], "per")
+                    name(&mut self.names, &properties["id"], &properties["sessionID"], "per");
                 }
                 Some("question.asked") => {
-                    name(&mut self.names, &properties["id"], &properties["sessionID"], "que")
+                    name(&mut self.names, &properties["id"], &properties["sessionID"], "que");
                 }
                 _ => {}
             }

@@ -57,7 +57,11 @@ fn permission() -> Value {
 
 impl Target {
     pub(crate) async fn fake(setup: Setup) -> Self {
-        let mut options = FakeOptions::new().permission(permission()).agent("nester").subagent_depth(3);
+        let mut options = FakeOptions::new()
+            .heartbeat(Duration::from_secs(1))
+            .permission(permission())
+            .agent("nester")
+            .subagent_depth(3);
         if let Some(password) = setup.password {
             options = options.password(password);
         }

@@ -16,6 +16,12 @@ mod feed_live;
 mod core_observe;
 mod core_transcript;
 mod core_wire;
+#[cfg(feature = "test-util")]
+mod fake_faults;
+#[cfg(feature = "test-util")]
+mod fake_flavours;
+#[cfg(feature = "test-util")]
+mod fake_load;
 mod fixtures_parity;
 mod laws_arbitrary;
 mod laws_fold;
@@ -41,6 +47,17 @@ mod manager_results;
 mod manager_sessions;
 #[cfg(feature = "test-util")]
 mod manager_turns;
+#[cfg(feature = "test-util")]
+#[path = "../support/model.rs"]
+mod model;
+#[cfg(feature = "test-util")]
+#[path = "../support/proxy.rs"]
+mod proxy;
+#[cfg(feature = "test-util")]
+#[path = "../support/real.rs"]
+mod real;
+#[cfg(feature = "test-util")]
+mod real_manager;
 #[cfg(feature = "client")]
 mod server_fake;
 #[cfg(feature = "client")]

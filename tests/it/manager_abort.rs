@@ -229,14 +229,14 @@ async fn shutdown_gives_up_all_waiting_and_leaves_the_runs_alone() {
     };
     let shutdown = stage.manager.shutdown();
     let (running, queued, waiting, ()) =
-        soon(async { tokio::join!(running, queued, waiting, shutdown) }).await;
+        Box::pin(soon(async { tokio::join!(running, queued, waiting, shutdown) })).await;
     for error in [running.unwrap_err(), queued.unwrap_err()] {
         assert!(matches!(error, PromptError::GivenUp { .. }), "{error:?}");
         assert!(error.is_retryable());
     }
     assert!(matches!(waiting.unwrap_err(), PromptError::GivenUp { .. }));
     assert_eq!(stage.requests(Route::Abort), 0);
-    assert_eq!(stage.fake.open_streams(), 0, "no connection is left");
+    soon(stage.fake.wait_for(|log| log.open_streams == 0)).await;
     let late = stage.manager.prompt(opencode_conductor::PromptInput::new(other, "late"));
     let error = soon(late.into_future()).await.unwrap_err();
     assert!(matches!(error, PromptError::GivenUp { delivery: Delivery::NotSent, .. }), "{error:?}");

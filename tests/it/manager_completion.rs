@@ -1,8 +1,10 @@
 //! Done means done, and every other end is called by its name.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use futures_util::future::join_all;
 use opencode_conductor::{
-    Completion, ConversationManager, OpenCodeClient, PromptError, PromptExecutionResult,
+    Completion, ConversationManager, OpenCodeClient, PromptError, PromptExecutionResult, PromptInput,
     test_util::{FakeOpenCode, Fault, Flavour, Moment, ProviderError, Route, Script, ScriptedTool, Step},
 };
 use serde_json::json;
@@ -18,11 +20,11 @@ use super::support::{
 /// Thinking, two rounds of tools, a subagent, and an answer.
 fn long_script() -> Script {
     let mut thoughtful = bash("ls", "notes.txt\n");
-    thoughtful.reasoning = "let me look around".to_owned();
-    thoughtful.text = "I will look.".to_owned();
+    thoughtful.reasoning = "let me look around".into();
+    thoughtful.text = "I will look.".into();
     let both = with(Step::default(), |it| it.tools = vec![bash_tool("cat", "one\n"), task(&texts("a part"))]);
     let mut last = Step::text("All is well.");
-    last.reasoning = "now I know".to_owned();
+    last.reasoning = "now I know".into();
     Script::new([thoughtful, both, last])
 }
 
@@ -133,7 +135,7 @@ fn ends() -> Vec<End> {
             "error chunk, then fine",
             Script::new([step(&|s| {
                 s.error = Some(with(error(200, 2, true), |it| {
-                    it.body = Some(json!({"error": {"message": "overloaded"}}))
+                    it.body = Some(json!({"error": {"message": "overloaded"}}));
                 }));
             })]),
             settled,
@@ -146,11 +148,11 @@ fn ends() -> Vec<End> {
             "error chunk",
             Script::new([step(&|s| {
                 s.error = Some(with(error(200, 0, false), |it| {
-                    it.body = Some(json!({"error": {"message": "no"}}))
+                    it.body = Some(json!({"error": {"message": "no"}}));
                 }));
             })]),
             failed,
-            None,
+            Some("some words"),
         ),
         end(
             "content filter",
@@ -169,7 +171,7 @@ fn ends() -> Vec<End> {
             "parallel subagents",
             Script::new([
                 with(Step::default(), |it| {
-                    it.tools = vec![task(&texts("a")), task(&texts("b")), bash_tool("ls", "x\n")]
+                    it.tools = vec![task(&texts("a")), task(&texts("b")), bash_tool("ls", "x\n")];
                 }),
                 done(),
             ]),
@@ -189,6 +191,9 @@ fn ends() -> Vec<End> {
 async fn every_end_is_called_by_its_name_on_every_release() {
     let flavours = [Flavour::V1_18, Flavour::V1_15_0, Flavour::V1_1];
     let cases = flavours.into_iter().flat_map(|flavour| ends().into_iter().map(move |end| (flavour, end)));
+    // 1.1 does not ask again after an error inside a stream.
+    let cases =
+        cases.filter(|(flavour, end)| *flavour != Flavour::V1_1 || end.name != "error chunk, then fine");
     join_all(cases.map(|(flavour, end)| async move {
         let case = format!("{} on {flavour:?}", end.name);
         let stage = Stage::of(quick().flavour(flavour)).await;
@@ -283,7 +288,7 @@ async fn a_stale_word_of_the_server_ends_nothing() {
         // Before the run, in the middle of the text, and in the middle of a tool.
         stage.fake.hold(Moment::BeforeRun, "run");
         let mut first = Step::tool(gated_tool("tool"));
-        first.text = "one two three four".to_owned();
+        first.text = "one two three four".into();
         first.gate_middle = Some("text".to_owned());
         let running = stage.start(&Script::new([first, Step::text("done")]));
         soon(stage.fake.wait_at("run")).await;
@@ -418,12 +423,6 @@ async fn a_background_subagent_is_part_of_the_turn() {
 #[tokio::test]
 async fn a_turn_that_is_compacted_ends_where_its_answer_is() {
     let full = json!({"prompt_tokens": 95_000, "completion_tokens": 5, "total_tokens": 95_005});
-    let overflow = json!({"error": {"message": "prompt is too long: maximum context length"}});
-    let overflow = with(ProviderError::default(), |it| {
-        it.status = 400;
-        it.times = 1;
-        it.body = Some(overflow);
-    });
     let cases = [
         (
             "after the answer",
@@ -433,12 +432,8 @@ async fn a_turn_that_is_compacted_ends_where_its_answer_is() {
         (
             "between steps",
             vec![with(bash("ls", "x\n"), |it| it.usage = Some(full)), Step::text("the answer")],
-            "the answer",
-        ),
-        (
-            "by the provider",
-            vec![with(Step::text("the answer"), |it| it.error = Some(overflow))],
-            "the answer",
+            // The script does not survive the summary.
+            "Hello from the scripted model.",
         ),
     ];
     for (case, steps, answer) in cases {
@@ -458,6 +453,35 @@ async fn a_turn_that_is_compacted_ends_where_its_answer_is() {
             let next = stage.ask(&texts("next")).await.unwrap();
             assert_eq!(next.answer().as_deref(), Some("next"), "{case}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_that_does_not_fit_is_answered_after_the_compaction() {
+    for with_history in [false, true] {
+        let stage = Stage::new().await;
+        if with_history {
+            stage.ask(&texts("before")).await.unwrap();
+        }
+        // With a history the server asks again under an id of its own; without one it asks to continue.
+        let overflow = json!({"error": {"message": "prompt is too long: maximum context length"}});
+        let overflow = with(ProviderError::default(), |it| {
+            it.status = 400;
+            it.body = Some(overflow);
+        });
+        let failing = Script::new([with(Step::default(), |it| it.error = Some(overflow))]);
+        let asked = AtomicUsize::new(0);
+        stage.fake.on_prompt(move |_| match asked.fetch_add(1, Ordering::SeqCst) {
+            0 => failing.clone(),
+            _ => texts("the answer"),
+        });
+        let prompt = PromptInput::new(stage.session.clone(), "a long story");
+        let result = stage.send(prompt).await.unwrap();
+        assert_eq!(result.completion, Completion::Settled, "history {with_history}");
+        let answer = if with_history { "the answer" } else { "Hello from the scripted model." };
+        assert_eq!(result.answer().as_deref(), Some(answer), "history {with_history}");
+        assert!(result.messages.iter().filter(|message| message.info.as_assistant().is_some()).count() >= 3);
+        stage.check_conversation("overflow", &result.conversation);
     }
 }
 

@@ -40,16 +40,16 @@ async fn each_limit_ends_its_kind_of_waiting_and_aborts_the_tree() {
     });
     let retrying = Script::new([with(Step::default(), |it| it.error = Some(retrying))]);
     let unknown = with(Script::new([with(Step::default(), |it| it.drop = true)]), |it| it.repeat_last = true);
-    let limit = ms(400);
+    let limit = ms(800);
     let cases = [
         (Limit::Idle, silent(), long().idle_timeout(limit)),
         (Limit::Idle, gated_text("never", "one two three"), long().idle_timeout(limit)),
         (
             Limit::Tool,
             Script::new([Step::tool(gated_tool("never"))]),
-            long().tool_timeout(limit).idle_timeout(ms(50)),
+            long().tool_timeout(ms(1500)).idle_timeout(limit),
         ),
-        (Limit::Retry, retrying, long().retry_budget(limit).idle_timeout(ms(50))),
+        (Limit::Retry, retrying, long().retry_budget(ms(1500)).idle_timeout(limit)),
         (Limit::Deadline, endless(), long().deadline(limit)),
         (Limit::Deadline, silent(), long().deadline(limit)),
         (Limit::Steps, unknown, long().max_steps(5_usize)),

@@ -12,6 +12,8 @@ use super::support::{
     stage::{Stage, client, create, feed, gated_text, ms, quick, texts, waits},
 };
 
+type Check = fn(&PromptError) -> bool;
+
 #[tokio::test]
 async fn a_prompt_runs_once_whatever_becomes_of_its_submission() {
     let cases = [
@@ -53,18 +55,18 @@ async fn a_prompt_runs_once_whatever_becomes_of_its_submission() {
 
 #[tokio::test]
 async fn a_refused_submission_is_reported_and_not_repeated() {
-    let not_delivered = |error: &PromptError| {
+    let not_delivered: Check = |error| {
         matches!(error, PromptError::NotDelivered { delivery: Delivery::Rejected, source: Some(_), .. })
     };
-    let unauthorized = |error: &PromptError| matches!(error, PromptError::Unauthorized);
-    let gone = |error: &PromptError| matches!(error, PromptError::SessionGone { .. });
-    let cases: [(Fault, &dyn Fn(&PromptError) -> bool); 6] = [
-        (Fault::Status(400), &not_delivered),
-        (Fault::Status(413), &not_delivered),
-        (Fault::Html, &not_delivered),
-        (Fault::Status(401), &unauthorized),
-        (Fault::Status(403), &unauthorized),
-        (Fault::Status(404), &gone),
+    let unauthorized: Check = |error| matches!(error, PromptError::Unauthorized);
+    let gone: Check = |error| matches!(error, PromptError::SessionGone { .. });
+    let cases = [
+        (Fault::Status(400), not_delivered),
+        (Fault::Status(413), not_delivered),
+        (Fault::Html, not_delivered),
+        (Fault::Status(401), unauthorized),
+        (Fault::Status(403), unauthorized),
+        (Fault::Status(404), gone),
     ];
     for (fault, expected) in cases {
         let stage = Stage::new().await;

@@ -16,6 +16,7 @@ use super::support::{
 };
 
 type Settings = fn(ManagerBuilder) -> ManagerBuilder;
+type Check = fn(&PromptExecutionResult) -> bool;
 
 fn question() -> ScriptedTool {
     let questions = json!([
@@ -35,9 +36,9 @@ fn tools(stage: &Stage) -> Vec<Value> {
 
 #[tokio::test]
 async fn a_policy_answers_for_the_whole_tree() {
-    let settled: fn(&PromptExecutionResult) -> bool = |result| result.completion == Completion::Settled;
-    let refused: fn(&PromptExecutionResult) -> bool = |result| result.completion == Completion::Refused;
-    let cases: Vec<(&str, ScriptedTool, Settings, fn(&PromptExecutionResult) -> bool, &str)> = vec![
+    let settled: Check = |result| result.completion == Completion::Settled;
+    let refused: Check = |result| result.completion == Completion::Refused;
+    let cases: Vec<(&str, ScriptedTool, Settings, Check, &str)> = vec![
         ("default", asking_tool("touch x"), |m| m, settled, "not allowed here"),
         (
             "reject",
@@ -132,14 +133,14 @@ async fn a_policy_answers_for_the_whole_tree() {
         stage.check_conversation(&case, &result.conversation);
         if result.completion.is_settled() {
             assert_eq!(result.answer().as_deref(), Some("done"), "{case}");
-            let tools = tools(&stage);
-            assert_eq!(tools.len(), 2, "{case}");
-            for tool in tools {
-                let state = &tool["state"];
+            let calls = tools(&stage);
+            assert_eq!(calls.len(), 2, "{case}");
+            for call in calls {
+                let end = &call["state"];
                 let said = format!(
                     "{}{}",
-                    state["output"].as_str().unwrap_or_default(),
-                    state["error"].as_str().unwrap_or_default()
+                    end["output"].as_str().unwrap_or_default(),
+                    end["error"].as_str().unwrap_or_default()
                 );
                 assert!(said.contains(shown), "{case}: {said}");
             }
@@ -221,7 +222,9 @@ async fn what_is_asked_during_a_gap_is_answered_after_it() {
         soon(stage.fake.wait_for(|log| log.open_streams == 0)).await;
         stage.fake.open_gate("gate");
         let asked = |log: &opencode_conductor::test_util::Log| {
-            log.events.iter().any(|event| event.kind.ends_with(".asked"))
+            log.events
+                .iter()
+                .any(|event| matches!(event.kind.as_str(), "permission.asked" | "question.asked"))
         };
         soon(stage.fake.wait_for(asked)).await;
         stage.fake.clear_faults();

@@ -117,14 +117,14 @@ async fn updates_fold_to_the_conversation() {
     assert!(running.updates().is_none(), "they can be taken once");
     let (updates, result) = soon(async { tokio::join!(updates.collect::<Vec<_>>(), running) }).await;
     let result = result.unwrap();
-    let mut state = SessionConversationState::default();
+    let mut folded = SessionConversationState::default();
     for update in &updates {
         if let Update::Conversation(event) = update {
-            state.apply(event);
+            folded.apply(event);
         }
     }
-    assert_eq!(state, result.conversation);
-    assert_eq!(Some(state), stage.manager.conversation(&stage.session));
+    assert_eq!(folded, result.conversation);
+    assert_eq!(Some(folded), stage.manager.conversation(&stage.session));
     assert!(matches!(&updates[0], Update::Submitted(id) if *id == result.submission.message_id));
     assert!(updates.iter().any(|update| matches!(update, Update::Status(status) if !status.is_idle())));
     assert!(!updates.iter().any(|update| matches!(update, Update::Missed | Update::StreamLost)));
@@ -267,18 +267,15 @@ async fn an_answer_can_be_asked_for_as_json() {
         answers(&stage, texts);
         let prompt = stage.manager.prompt(PromptInput::new(stage.session.clone(), "is it fine?"));
         let answer = soon(prompt.json::<Verdict>(&schema(), re_asks)).await;
-        match expected {
-            Some(attempts) => {
-                assert_eq!(answer.unwrap(), Verdict { ok: true, reason: "tests pass".to_owned() });
-                assert_eq!(stage.prompts_run().len(), attempts, "{texts:?}");
-            }
-            None => {
-                let error = answer.unwrap_err();
-                let JsonAnswerError::Shape { attempts, answer, .. } = &error else { panic!("{error:?}") };
-                assert_eq!(*attempts, re_asks + 1);
-                assert_eq!(answer, "never");
-                assert_eq!(stage.prompts_run().len(), re_asks as usize + 1);
-            }
+        if let Some(attempts) = expected {
+            assert_eq!(answer.unwrap(), Verdict { ok: true, reason: "tests pass".to_owned() });
+            assert_eq!(stage.prompts_run().len(), attempts, "{texts:?}");
+        } else {
+            let error = answer.unwrap_err();
+            let JsonAnswerError::Shape { attempts, answer, .. } = &error else { panic!("{error:?}") };
+            assert_eq!(*attempts, re_asks + 1);
+            assert_eq!(answer, "never");
+            assert_eq!(stage.prompts_run().len(), re_asks as usize + 1);
         }
         let asked = stage.fake.messages(stage.session.as_str())[0]["parts"].to_string();
         assert!(asked.contains("JSON Schema") && asked.contains("reason"), "{asked}");
@@ -341,7 +338,7 @@ async fn the_events_of_a_session_can_be_listened_to() {
     assert_eq!(stage.requests(Route::Event), 1, "the connection is shared");
     drop(events);
     stage.manager.shutdown().await;
-    assert_eq!(stage.fake.open_streams(), 0);
+    soon(stage.fake.wait_for(|log| log.open_streams == 0)).await;
 }
 
 #[test]

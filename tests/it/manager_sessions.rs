@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use futures_util::future::join_all;
 use opencode_conductor::{
     Completion, ConversationManager, CreateTaskSession, Delivery, Directory, IdleOutcome, InvalidInput,
-    Limit, PromptError, PromptInput, SessionError, SessionId, TaskId, Timestamp, WaitOptions,
+    Limit, ProjectId, PromptError, PromptInput, SessionError, SessionId, TaskId, Timestamp, WaitOptions,
     test_util::{FakeOpenCode, Fault, Flavour, Moment, Route, Script, Step},
     wire::{ModelRef, PermissionAction, PermissionRule},
 };
@@ -112,7 +112,7 @@ async fn a_task_is_made_a_session_by_one_call_at_a_time() {
         assert!(matches!(error, SessionError::InProgress { .. }), "{error:?}");
         fake.open_gate("gate");
     };
-    let (first, ()) = soon(async { tokio::join!(first, second) }).await;
+    let (first, ()) = Box::pin(soon(async { tokio::join!(first, second) })).await;
     first.unwrap();
     assert_eq!(fake.sessions().len(), 1);
     // Dropping the call frees the task.
@@ -138,7 +138,7 @@ async fn what_was_asked_for_is_what_is_known() {
         .permissions([rule]);
     let meta = manager.create_task_session(request).await.unwrap();
     assert_eq!(meta.task_id.as_ref().map(TaskId::as_str), Some("t1"));
-    assert_eq!(meta.project_id.as_ref().map(|id| id.as_str()), Some("p1"));
+    assert_eq!(meta.project_id.as_ref().map(ProjectId::as_str), Some("p1"));
     assert_eq!(meta.project_directory, Some(PathBuf::from("/repo/")));
     assert_eq!(meta.directory, Directory::new("/repo/wt/a").unwrap());
     assert_eq!(meta.title, "Fix the bug");
@@ -448,7 +448,7 @@ async fn a_restarted_runner_waits_for_what_runs() {
             stage.fake.wait_for(|log| log.count(Route::Status) > status).await;
             stage.fake.open_gate("gate");
         };
-        let (idle, ()) = soon(async { tokio::join!(wait, open) }).await;
+        let (idle, ()) = Box::pin(soon(async { tokio::join!(wait, open) })).await;
         assert_eq!(idle.unwrap(), IdleOutcome::Rest(Some(Completion::Settled)), "{flavour:?}");
         assert_eq!(stage.prompts_run().len(), 1);
     }

@@ -111,6 +111,10 @@ pub(super) fn body(
         let mut batch = Vec::new();
         loop {
             if let Some(chunk) = wire.take() {
+                if chunk.is_err() {
+                    // Lets the connection write out what came before, which it would drop with the error.
+                    tokio::task::yield_now().await;
+                }
                 guard.count(&chunk);
                 return Some((chunk, (guard, receiver, wire, beat)));
             }
@@ -156,7 +160,7 @@ impl Guard {
         if let Ok(bytes) = chunk {
             let sent = bytes.len() as u64;
             self.shared.recorder.change(|log| {
-                if let Some(request) = log.requests.get_mut(self.request) {
+                if let Some(request) = log.request_mut(self.request) {
                     request.bytes_out += sent;
                 }
             });
@@ -245,6 +249,9 @@ impl Wire {
 
     fn end(&mut self) {
         if !self.finished {
+            if let Some(held) = self.held.take() {
+                self.send(&held);
+            }
             self.flush();
             self.finished = true;
         }

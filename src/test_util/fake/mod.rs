@@ -292,6 +292,11 @@ impl FakeOpenCode {
         self.shared.recorder.read().clone()
     }
 
+    /// Forgets what happened so far, except for what is still open; for runs that go on for long.
+    pub fn clear_log(&self) {
+        self.shared.recorder.change(Log::clear);
+    }
+
     /// The requests so far, in order of arrival.
     pub fn requests(&self) -> Vec<RecordedRequest> {
         self.shared.recorder.read().requests.clone()

@@ -4,7 +4,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::{Moment, Shared, options::Flavour, run::RunEnd, world::unknown_error};
+use super::{
+    Moment, Shared,
+    options::Flavour,
+    run::RunEnd,
+    world::{Session, unknown_error},
+};
 
 /// What a test wants to become of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,12 +86,14 @@ impl Shared {
         let Some(current) = world.sessions.get(session) else {
             return Err(PromptFailed { message: format!("NotFoundError: Session not found: {session}") });
         };
-        let model = self.choose_model(body, &current.info);
+        let model = self.choose_model(body, current);
         let session_model = json!({
             "id": model["modelID"], "providerID": model["providerID"],
             "variant": model.get("variant").unwrap_or(&"default".into()),
         });
-        if current.text("agent") != agent || current.info.get("model") != Some(&session_model) {
+        let is_news = current.text("agent") != agent || current.info.get("model") != Some(&session_model);
+        // Sessions of old releases do not know their model.
+        if is_news && self.options.flavour != Flavour::V1_1 {
             world.update_session(session, |info| {
                 info.insert("agent".to_owned(), agent.into());
                 info.insert("model".to_owned(), session_model);
@@ -124,11 +131,13 @@ impl Shared {
     }
 
     /// The prompt's model, else the session's last, else the configured one.
-    fn choose_model(&self, body: &Value, session: &Map<String, Value>) -> Value {
+    fn choose_model(&self, body: &Value, session: &Session) -> Value {
         let mut model = if body["model"].is_object() {
             json!({"providerID": body["model"]["providerID"], "modelID": body["model"]["modelID"]})
-        } else if let Some(last) = session.get("model") {
+        } else if let Some(last) = session.info.get("model") {
             json!({"providerID": last["providerID"], "modelID": last["id"]})
+        } else if let Some(prompt) = session.messages.iter().rfind(|message| message.is("user")) {
+            prompt.info["model"].clone()
         } else {
             let (provider, model) = self.default_model();
             json!({"providerID": provider, "modelID": model})

@@ -27,6 +27,8 @@ pub struct Log {
     pub open_connections: usize,
     /// Connections that were ever accepted.
     pub connections: usize,
+    /// How many requests were forgotten.
+    forgotten: usize,
 }
 
 /// One HTTP request and its answer.
@@ -85,6 +87,27 @@ impl Log {
     pub fn events_of(&self, session: &str, kind: &str) -> usize {
         let is = |event: &&RecordedEvent| event.kind == kind && event.session == session;
         self.events.iter().filter(is).count()
+    }
+}
+
+impl Log {
+    /// The place of the next request, which stays valid when the log is cleared.
+    pub(super) fn push_request(&mut self, request: RecordedRequest) -> usize {
+        self.requests.push(request);
+        self.forgotten + self.requests.len() - 1
+    }
+
+    pub(super) fn request_mut(&mut self, place: usize) -> Option<&mut RecordedRequest> {
+        self.requests.get_mut(place.checked_sub(self.forgotten)?)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.forgotten += self.requests.len();
+        self.requests.clear();
+        self.model_calls.clear();
+        self.events.clear();
+        self.gates_reached.clear();
+        self.deltas = 0;
     }
 }
 

@@ -205,7 +205,11 @@ impl Shared {
         for session in doomed {
             if let Some(gone) = world.sessions.remove(&session) {
                 world.session_order.retain(|id| *id != session);
-                world.message_home.retain(|_, home| *home != session);
+                world.failures.retain(|(home, _, _), _| *home != session);
+                for message in &gone.messages {
+                    world.message_home.remove(message.id());
+                    world.scripts.remove(message.id());
+                }
                 let info = Value::Object(gone.info);
                 world.publish(
                     &gone.directory,

@@ -96,7 +96,7 @@ impl Shared {
             .collect();
         let route = Route::of(&parts.method, &segments);
         let index = self.recorder.change(|log| {
-            log.requests.push(RecordedRequest {
+            log.push_request(RecordedRequest {
                 method: parts.method.to_string(),
                 path: path.clone(),
                 query: raw_query.clone(),
@@ -104,8 +104,7 @@ impl Shared {
                 status: None,
                 bytes_in: 0,
                 bytes_out: 0,
-            });
-            log.requests.len() - 1
+            })
         });
         let body = axum::body::to_bytes(Body::new(body), usize::MAX).await.map_err(|_unread| Dropped)?;
         self.note(index, |request| request.bytes_in = body.len() as u64);
@@ -158,7 +157,7 @@ impl Shared {
 
     fn note(&self, index: usize, note: impl FnOnce(&mut RecordedRequest)) {
         self.recorder.change(|log| {
-            if let Some(request) = log.requests.get_mut(index) {
+            if let Some(request) = log.request_mut(index) {
                 note(request);
             }
         });
@@ -182,7 +181,12 @@ fn truncate(answer: Answer, limit: usize) -> Answer {
     let length = bytes.len();
     let start = bytes.slice(..limit.min(length));
     let broken = || io::Error::new(io::ErrorKind::ConnectionReset, "truncated by the test");
-    let chunks = stream::iter([Ok(start)]).chain(stream::once(async move { Err(broken()) }));
+    let breaking = async move {
+        // Lets the connection write out what came before, which it would drop with the error.
+        tokio::task::yield_now().await;
+        Err(broken())
+    };
+    let chunks = stream::iter([Ok(start)]).chain(stream::once(breaking));
     Answer { body: AnswerBody::Stream(Body::from_stream(chunks)), ..answer }
         .header("content-length", length.to_string())
 }

@@ -170,8 +170,16 @@ impl World {
     }
 
     /// Sends an event to everyone who listens to the directory.
-    pub(super) fn publish(&mut self, directory: &str, kind: &str, properties: Value) {
+    pub(super) fn publish(&mut self, directory: &str, kind: &str, mut properties: Value) {
         let session = properties["sessionID"].as_str().unwrap_or_default().to_owned();
+        let is_about_a_thing = properties["info"].is_object() || properties["part"].is_object();
+        if let Some(properties) = properties.as_object_mut()
+            && self.flavour == Flavour::V1_1
+            && is_about_a_thing
+        {
+            properties.remove("sessionID");
+            properties.remove("time");
+        }
         let mut payload =
             Map::from_iter([("type".to_owned(), kind.into()), ("properties".to_owned(), properties)]);
         if self.flavour != Flavour::V1_1 {
@@ -214,6 +222,7 @@ impl World {
         });
         if let Some(info) = info.as_object_mut() {
             info.extend(fields);
+            self.trim_to_flavour(info);
             info.entry("title").or_insert_with(|| format!("New session - {}", iso(now)).into());
         }
         self.session_order.push(id.clone());
@@ -225,7 +234,19 @@ impl World {
         };
         self.sessions.insert(id.clone(), session);
         self.publish(directory, "session.created", json!({"sessionID": id, "info": info}));
+        if self.flavour == Flavour::V1_1 {
+            self.publish(directory, "session.updated", json!({"sessionID": id, "info": info}));
+        }
         info
+    }
+
+    /// Takes out what sessions of old releases do not say.
+    fn trim_to_flavour(&self, info: &mut Map<String, Value>) {
+        if self.flavour == Flavour::V1_1 {
+            info.retain(|field, _| {
+                !["path", "cost", "tokens", "agent", "model", "metadata"].contains(&field.as_str())
+            });
+        }
     }
 
     /// Changes a session's fields and says so.
@@ -277,10 +298,13 @@ impl World {
 
     fn publish_part(&mut self, part: &Value) {
         let session = part["sessionID"].as_str().unwrap_or_default();
-        let mut properties = json!({"sessionID": session, "part": part, "time": self.clock.now_ms()});
-        if self.flavour == Flavour::V1_1 {
-            properties = json!({"part": part});
+        let is_first_of_stream =
+            part["text"] == "" && part["time"]["end"].is_null() && !part["time"].is_null();
+        if self.flavour == Flavour::V1_1 && is_first_of_stream {
+            // Comes with the first delta.
+            return;
         }
+        let properties = json!({"sessionID": session, "part": part, "time": self.clock.now_ms()});
         self.publish_for(session, "message.part.updated", properties);
     }
 
@@ -300,11 +324,14 @@ impl World {
         }
     }
 
-    /// Tells of text that was added to a part, which is stored only once the part is complete.
+    /// Tells of text that was added to a part, which is stored only once the part is complete; old releases store it
+    /// at once.
     pub(super) fn publish_delta(&mut self, part: &Value, delta: &str) {
         let session = part["sessionID"].as_str().unwrap_or_default();
         if self.flavour == Flavour::V1_1 {
-            self.publish_for(session, "message.part.updated", json!({"part": part, "delta": delta}));
+            self.store_part(part);
+            let properties = json!({"sessionID": session, "part": part, "delta": delta});
+            self.publish_for(session, "message.part.updated", properties);
             return;
         }
         let properties = json!({

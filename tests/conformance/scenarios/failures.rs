@@ -86,8 +86,8 @@ pub(crate) async fn lost_prompt_then_kick(stage: &mut Stage<'_>) {
     let lost = stage.prompt(&session, &Script::new([Step::text("found again")])).await;
     stage.idle(&session, 2).await;
     stage.stored(&lost).await;
-    let list = stage.get(&format!("/session/{session}/message")).await;
-    stage.note_answer("lost", &list);
+    let messages = stage.get(&format!("/session/{session}/message")).await;
+    stage.note_answer("lost", &messages);
     stage.post_prompt(&session, &lost).await;
     stage.idle(&session, 3).await;
 }

@@ -48,7 +48,7 @@ pub(crate) async fn repost_after_error(stage: &mut Stage<'_>) {
     if let Some(error) = &mut step.error {
         error.times = 1;
     }
-    step.text = "this time".to_owned();
+    step.text = String::from("this time");
     let body = stage.prompt(&session, &Script::new([step])).await;
     stage.idle(&session, 2).await;
     stage.post_prompt(&session, &body).await;

@@ -113,7 +113,7 @@ pub(crate) async fn heartbeat(stage: &mut Stage<'_>) {
 /// All ways to name one directory lead to the same instance.
 pub(crate) async fn directory_spellings(stage: &mut Stage<'_>) {
     let directory = stage.target.directory(0);
-    let encoded: String = directory.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let encoded = directory.bytes().map(|byte| format!("%{byte:02X}")).collect::<Vec<_>>().concat();
     for (label, spelling) in [
         ("trailing slash", format!("{directory}/")),
         ("dots", format!("{directory}/sub/..")),

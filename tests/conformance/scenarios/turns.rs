@@ -22,7 +22,7 @@ pub(crate) async fn reasoning_turn(stage: &mut Stage<'_>) {
         "prompt_tokens_details": {"cached_tokens": 40}, "completion_tokens_details": {"reasoning_tokens": 10},
     });
     let step = with(Step::text("the answer"), |step| {
-        step.reasoning = "let me think".to_owned();
+        step.reasoning = String::from("let me think");
         step.words = 3;
         step.blob = 10;
         step.usage = Some(usage);
@@ -61,14 +61,14 @@ pub(crate) async fn dropped_stream(stage: &mut Stage<'_>) {
 
 pub(crate) async fn tool_turn(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    let step = with(calls([bash("echo hi", "hi\n")]), |step| step.text = "I run it".to_owned());
+    let step = with(calls([bash("echo hi", "hi\n")]), |step| step.text = String::from("I run it"));
     stage.turn(&session, [step, Step::text("done")]).await;
 }
 
 pub(crate) async fn parallel_tools(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     let step = with(calls([bash("echo one", "one\n"), bash("true", "")]), |step| {
-        step.reasoning = "both at once".to_owned();
+        step.reasoning = String::from("both at once");
     });
     stage.turn(&session, [step, Step::text("done")]).await;
 }

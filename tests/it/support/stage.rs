@@ -113,9 +113,9 @@ impl Stage {
     }
 }
 
-/// A fake whose own waits are short.
+/// A fake whose own waits are short, and whose subagents may ask questions.
 pub(crate) fn quick() -> FakeOptions {
-    FakeOptions::new().time_scale(0.02)
+    FakeOptions::new().time_scale(0.02).permission(json!({"question": "allow"}))
 }
 
 /// A client that reconnects quickly.

@@ -1,0 +1,35 @@
+//! The guide: what to know, in the order in which one needs it.
+//!
+//! 1. [Concepts](concepts): tasks, sessions, turns and conversations.
+//! 2. [Writing a runner](runner): from a task to its result, with everything that can come between.
+//! 3. [Permissions and questions](permissions): who answers, and what happens meanwhile.
+//! 4. [Timeouts](timeouts): which silence is allowed for how long.
+//! 5. [Testing with the fake](testing): your runner's tests without a server, a model or a network.
+//! 6. [Operating it](operating): logs, figures, tuning, and what to do when something is wrong.
+//!
+//! There is no code here. The code in these pages is compiled with the tests.
+
+pub mod concepts {
+    #![doc = include_str!("concepts.md")]
+}
+
+pub mod runner {
+    #![doc = include_str!("runner.md")]
+}
+
+pub mod permissions {
+    #![doc = include_str!("permissions.md")]
+}
+
+pub mod timeouts {
+    #![doc = include_str!("timeouts.md")]
+}
+
+pub mod testing {
+    #![cfg_attr(feature = "test-util", doc = include_str!("testing.md"))]
+    #![cfg_attr(not(feature = "test-util"), doc = "Switch on the feature `test-util` to see this page.")]
+}
+
+pub mod operating {
+    #![doc = include_str!("operating.md")]
+}

@@ -1,0 +1,78 @@
+//! Older releases, as far as a client can tell them apart.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use opencode_conductor::test_util::{FakeOpenCode, FakeOptions, Flavour, Script, Step};
+use reqwest::Client;
+use serde_json::{Value, json};
+
+/// Plays a turn and returns the events of its directory's stream.
+async fn events_of_a_turn(flavour: Flavour) -> Vec<Value> {
+    let options = FakeOptions::new().flavour(flavour).time_scale(0.0).heartbeat(Duration::from_millis(5));
+    let fake = FakeOpenCode::start_with(options).await.unwrap();
+    let client = Client::builder().no_proxy().build().unwrap();
+    let stream = client.get(format!("{}/event", fake.url())).send().await.unwrap();
+    let created =
+        client.post(format!("{}/session", fake.url())).json(&json!({"title": "t"})).send().await.unwrap();
+    let session: Value = created.json().await.unwrap();
+    let session = session["id"].as_str().unwrap();
+    let mut step = Step::text("one two");
+    step.reasoning = String::from("hm");
+    let text = Script::new([step]).prompt("do");
+    let prompt = json!({"parts": [{"type": "text", "text": text}]});
+    let path = format!("{}/session/{session}/prompt_async", fake.url());
+    client.post(path).json(&prompt).send().await.unwrap();
+    fake.wait_for(|log| log.events_of(session, "session.idle") == 1).await;
+    fake.end_streams();
+    let mut chunks = stream.bytes_stream();
+    let mut bytes = Vec::new();
+    while let Some(chunk) = chunks.next().await {
+        bytes.extend_from_slice(&chunk.unwrap());
+    }
+    let text = String::from_utf8(bytes).unwrap();
+    let frames = text.split_terminator("\n\n").map(|frame| frame.strip_prefix("data: ").unwrap());
+    frames.map(|data| serde_json::from_str(data).unwrap()).collect()
+}
+
+fn of_kind<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    events.iter().filter(|event| event["type"] == kind).collect()
+}
+
+#[tokio::test]
+async fn release_1_1_has_deltas_inside_part_updates() {
+    let events = events_of_a_turn(Flavour::V1_1).await;
+    assert!(of_kind(&events, "message.part.delta").is_empty());
+    assert!(events.iter().all(|event| event.get("id").is_none()));
+    let texts: Vec<(&Value, &Value)> = of_kind(&events, "message.part.updated")
+        .iter()
+        .filter(|event| {
+            event["properties"]["part"]["type"] == "text" && event["properties"].get("delta").is_some()
+        })
+        .map(|event| (&event["properties"]["part"]["text"], &event["properties"]["delta"]))
+        .collect();
+    assert_eq!(texts, [(&json!("one "), &json!("one ")), (&json!("one two"), &json!("two"))]);
+    let bare = of_kind(&events, "message.updated");
+    assert!(!bare.is_empty() && bare.iter().all(|event| event["properties"].get("sessionID").is_none()));
+}
+
+#[tokio::test]
+async fn release_1_15_0_tells_of_deltas_and_statuses_only() {
+    let events = events_of_a_turn(Flavour::V1_15_0).await;
+    for kind in ["message.updated", "message.part.updated", "session.created"] {
+        assert!(of_kind(&events, kind).is_empty(), "{kind}");
+    }
+    assert_eq!(of_kind(&events, "message.part.delta").len(), 3);
+    assert_eq!(of_kind(&events, "session.idle").len(), 1);
+}
+
+#[tokio::test]
+async fn old_releases_accept_unknown_sessions_in_silence() {
+    let body = json!({"parts": [{"type": "text", "text": "x"}]});
+    for (flavour, status) in [(Flavour::V1_1, 204), (Flavour::V1_15_0, 404), (Flavour::V1_18, 404)] {
+        let fake = FakeOpenCode::start_with(FakeOptions::new().flavour(flavour)).await.unwrap();
+        let client = Client::builder().no_proxy().build().unwrap();
+        let path = format!("{}/session/ses_nope/prompt_async", fake.url());
+        assert_eq!(client.post(path).json(&body).send().await.unwrap().status(), status, "{flavour:?}");
+    }
+}
