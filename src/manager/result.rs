@@ -9,7 +9,7 @@ use crate::{
     observe::SessionTree,
     time::Timestamp,
     turn::{Limit, Stop},
-    wire::{AssistantMessage, Message, MessageError, MessageInfo, Part, PartBody, ToolStatus},
+    wire::{AssistantMessage, Message, MessageError, MessageInfo, Part, PartBody, TextPart, ToolStatus},
 };
 
 /// A prompt that was sent.
@@ -186,12 +186,16 @@ fn is_continuation(message: &Message) -> bool {
 
 fn text_of(parts: &[Part]) -> String {
     let texts = parts.iter().filter_map(|part| match &part.body {
-        PartBody::Text(text) if text.synthetic != Some(true) && text.ignored != Some(true) => {
-            Some(text.text.as_str())
-        }
+        PartBody::Text(text) if text.synthetic != Some(true) && text.ignored != Some(true) => Some(text),
         _ => None,
     });
-    texts.filter(|text| !text.trim().is_empty()).collect::<Vec<_>>().join("\n\n")
+    let mut texts: Vec<_> = texts.filter(|text| !text.text.trim().is_empty()).collect();
+    // An attempt that failed leaves a text without an end, and the attempt after it says everything again.
+    let ended = |text: &TextPart| text.time.as_ref().is_some_and(|time| time.end.is_some());
+    if texts.iter().any(|text| ended(text)) {
+        texts.retain(|text| ended(text));
+    }
+    texts.iter().map(|text| text.text.as_str()).collect::<Vec<_>>().join("\n\n")
 }
 
 /// What a turn used: everything after the prompt, and what its descendants did since.

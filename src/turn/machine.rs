@@ -97,6 +97,7 @@ struct Expiry {
 
 /// The state of one turn; see the module's documentation.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub struct Turn {
     goal: Goal,
     options: WaitOptions,
