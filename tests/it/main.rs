@@ -24,6 +24,8 @@ mod laws_model;
 #[cfg(feature = "test-util")]
 mod manager_abort;
 #[cfg(feature = "test-util")]
+mod manager_chaos;
+#[cfg(feature = "test-util")]
 mod manager_completion;
 #[cfg(feature = "test-util")]
 mod manager_cost;
