@@ -198,12 +198,21 @@ fn logs() {
             }
         })
     });
+    let decoded: Vec<(SessionId, Vec<ServerEvent>)> = recorded
+        .iter()
+        .map(|(root, lines)| {
+            (root.clone(), lines.iter().filter_map(|line| ServerEvent::from_json(line).ok()).collect())
+        })
+        .collect();
+    let folding =
+        cost(n_events, || timed(|| decoded.iter().for_each(|(root, events)| fold_events(root, events))));
     println!(
-        "  recorded: {} logs, {n_events} events, {:.0} bytes each   {:>9.0}   decoding alone {:.0}",
+        "  recorded: {} logs, {n_events} events, {:.0} bytes each   {:>9.0}   decoding alone {:.0}, the rest {:.0}",
         recorded.len(),
         n_bytes as f64 / n_events as f64,
         1e9 / whole,
-        1e9 / decoding
+        1e9 / decoding,
+        1e9 / folding
     );
     let mut rates = Vec::new();
     for n_parts in [100, 1_000, 10_000] {
@@ -228,6 +237,15 @@ fn replay(root: &SessionId, lines: &[String]) {
         if let Ok(event) = ServerEvent::from_json(line) {
             state.extend(&tree.apply_event(&event).events);
         }
+    }
+    black_box(state);
+}
+
+fn fold_events(root: &SessionId, events: &[ServerEvent]) {
+    let mut tree = SessionTree::new(root.clone(), ConvertOptions::default());
+    let mut state = SessionConversationState::new();
+    for event in events {
+        state.extend(&tree.apply_event(event).events);
     }
     black_box(state);
 }

@@ -4,12 +4,7 @@
 
 #![expect(clippy::print_stdout, reason = "this is what the program is for")]
 
-use std::{
-    env,
-    fmt::{self, Write as _},
-    fs,
-    process::ExitCode,
-};
+use std::{env, fmt, fs, process::ExitCode};
 
 use opencode_conductor_examples::failure::{self, Failure};
 use unicode_width::UnicodeWidthStr;
@@ -35,7 +30,8 @@ fn run() -> Result<ExitCode, Failure> {
     let mut frames = Vec::new();
     for file in files {
         let text = fs::read_to_string(file).map_err(|error| Failure::because(file, &error))?;
-        frames.push(text.lines().map(runs).collect());
+        let mut look = Look::default();
+        frames.push(text.lines().map(|line| look.runs(line)).collect());
     }
     println!("{}", Picture { title, milliseconds, frames });
     Ok(ExitCode::SUCCESS)
@@ -48,44 +44,54 @@ struct Run {
     text: String,
 }
 
-/// Cuts a line with colours into runs; only the codes that the examples use are understood.
-fn runs(line: &str) -> Vec<Run> {
-    let mut runs = Vec::new();
-    let (mut bold, mut dim, mut colour) = (false, false, 0_u32);
-    let mut pieces = line.split("\x1b[");
-    let mut push = |text: &str, class: String| {
-        if !text.is_empty() {
-            runs.push(Run { class, text: text.to_owned() });
-        }
-    };
-    push(pieces.next().unwrap_or_default(), String::new());
-    for piece in pieces {
-        let Some((codes, text)) = piece.split_once('m') else { continue };
+/// What the codes so far have set; a terminal carries it on to the next line.
+#[derive(Debug, Clone, Copy, Default)]
+struct Look {
+    bold: bool,
+    dim: bool,
+    colour: u32,
+}
+
+impl Look {
+    /// Only the codes that the examples use are understood.
+    fn apply(&mut self, codes: &str) {
         for code in codes.split(';') {
             match code.parse().unwrap_or(0) {
-                0 => (bold, dim, colour) = (false, false, 0),
-                1 => bold = true,
-                2 => dim = true,
-                22 => (bold, dim) = (false, false),
-                39 => colour = 0,
-                code @ 31..=37 => colour = code - 30,
+                0 => *self = Self::default(),
+                1 => self.bold = true,
+                2 => self.dim = true,
+                22 => (self.bold, self.dim) = (false, false),
+                39 => self.colour = 0,
+                code @ 31..=37 => self.colour = code - 30,
                 _ => {}
             }
         }
-        let mut class = String::new();
-        for (is_set, name) in [(bold, "b"), (dim, "d")] {
-            if is_set {
-                class.push_str(name);
-                class.push(' ');
+    }
+
+    fn class(self) -> String {
+        let colour = format!("c{}", self.colour);
+        let names = [(self.bold, "b"), (self.dim, "d"), (self.colour > 0, &colour)];
+        names.into_iter().filter(|(is_set, _)| *is_set).map(|(_, name)| name).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Cuts a line into runs.
+    fn runs(&mut self, line: &str) -> Vec<Run> {
+        let mut runs = Vec::new();
+        let (first, rest) = line.split_once("\x1b[").unwrap_or((line, ""));
+        let mut push = |look: &Self, text: &str| {
+            if !text.is_empty() {
+                runs.push(Run { class: look.class(), text: text.to_owned() });
+            }
+        };
+        push(self, first);
+        for piece in rest.split("\x1b[") {
+            if let Some((codes, text)) = piece.split_once('m') {
+                self.apply(codes);
+                push(self, text);
             }
         }
-        if colour > 0 {
-            // Writing to a string cannot fail.
-            let _ = write!(class, "c{colour}");
-        }
-        push(text, class.trim_end().to_owned());
+        runs
     }
-    runs
 }
 
 struct Picture<'a> {
@@ -100,7 +106,8 @@ impl fmt::Display for Picture<'_> {
         let rows_of =
             |frame: &Vec<Vec<Run>>| frame.iter().rposition(|line| !is_blank(line)).map_or(0, |last| last + 1);
         let n_rows = self.frames.iter().map(rows_of).max().unwrap_or(0);
-        let columns_of = |line: &Vec<Run>| line.iter().map(|run| run.text.trim_end().width()).sum::<usize>();
+        let columns_of =
+            |line: &Vec<Run>| line.iter().map(|run| run.text.as_str()).collect::<String>().trim_end().width();
         let n_columns = self.frames.iter().flatten().map(columns_of).max().unwrap_or(0);
         let (width, height) =
             (length(n_columns, COLUMN) + 2.0 * PADDING, BAR + length(n_rows, ROW) + PADDING);

@@ -274,3 +274,7 @@ fn quote(text: &str) -> String {
     quoted.push('\n');
     quoted
 }
+
+#[cfg(test)]
+#[path = "markdown_tests.rs"]
+mod tests;

@@ -27,6 +27,7 @@ use opencode_conductor_examples::{
     backend::{Backend, ServerFlags},
     failure::{self, Failure},
     interrupt::Interrupts,
+    logging,
 };
 use tokio::{
     sync::{Semaphore, mpsc},
@@ -48,6 +49,7 @@ const REDRAW: Duration = Duration::from_millis(100);
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    logging::init();
     failure::exit("fleet", run().await)
 }
 

@@ -27,6 +27,7 @@ use opencode_conductor_examples::{
     failure::{self, Failure, one_line},
     interrupt::Interrupts,
     json::Report,
+    logging,
 };
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -41,6 +42,7 @@ const REDRAW: Duration = Duration::from_millis(80);
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    logging::init();
     failure::exit("run_task", run().await)
 }
 

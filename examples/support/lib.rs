@@ -8,4 +8,5 @@ pub mod failure;
 pub mod flags;
 pub mod interrupt;
 pub mod json;
+pub mod logging;
 pub mod style;

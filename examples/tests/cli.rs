@@ -2,8 +2,12 @@
 //!
 //! `cargo test` builds the examples before it runs this; `cargo test --test cli` alone does not.
 
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken test should stop")]
+
 #[path = "../../tests/support/model.rs"]
 mod model;
+#[path = "../../tests/support/real.rs"]
+mod real;
 
 use std::{
     fs,
@@ -12,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use opencode_conductor::test_util::{FakeOpenCode, FakeOptions, Script, Step};
+use opencode_conductor::test_util::{FakeOpenCode, FakeOptions, Script, ScriptedTool, Step};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -219,6 +223,32 @@ async fn a_fleet_tells_which_tasks_failed() {
     assert!(ended.stdout.contains("scripted error 401"), "{ended}");
 }
 
+/// A repository with one commit.
+async fn repository() -> TempDir {
+    let place = TempDir::new().unwrap();
+    let me = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"];
+    let commit = [&me[..], &["commit", "--quiet", "--allow-empty", "--message", "one"]].concat();
+    for arguments in [&["init", "--quiet"][..], &commit] {
+        let git = Command::new("git").args(arguments).current_dir(place.path()).status().await.unwrap();
+        assert!(git.success());
+    }
+    place
+}
+
+async fn worktrees_of(repository: &TempDir) -> usize {
+    let git = Command::new("git").args(["worktree", "list"]).current_dir(repository.path()).output().await;
+    String::from_utf8(git.unwrap().stdout).unwrap().lines().count()
+}
+
+#[tokio::test]
+async fn a_fleet_leaves_a_repository_as_it_was() {
+    let repository = repository().await;
+    let path = repository.path().to_str().unwrap();
+    let ended = run(example("fleet", &["--directory", path, "--tasks", "2", &says("Nothing to do.")])).await;
+    assert_eq!(ended.status, 0, "{ended}");
+    assert_eq!(worktrees_of(&repository).await, 1, "worktrees left behind: {ended}");
+}
+
 /// Starts an example on prompts that never end, interrupts it once they run, and waits for its end.
 async fn interrupted(name: &str, arguments: &[&str], n_running: usize) -> Ended {
     let fake = FakeOpenCode::start().await.unwrap();
@@ -265,8 +295,7 @@ async fn ctrl_c_aborts_the_whole_fleet() {
 
 #[tokio::test]
 async fn a_person_at_the_terminal_is_asked() {
-    let mut tool =
-        opencode_conductor::test_util::ScriptedTool::new("bash", json!({"command": "touch x"})).output("ok");
+    let mut tool = ScriptedTool::new("bash", json!({"command": "touch x"})).output("ok");
     tool.result.ask = Some(("bash".to_owned(), "touch x".to_owned()));
     let prompt = Script::new([Step::tool(tool), Step::text("Done.")]).prompt("do it");
     for (typed, status) in [("y\n", "completed"), ("n\n", "error"), ("", "error")] {
@@ -291,10 +320,7 @@ struct Home {
 
 impl Home {
     async fn new() -> Option<Self> {
-        let Some(executable) = std::env::var_os("OPENCODE_BIN").map(PathBuf::from) else {
-            eprintln!("skipped: set OPENCODE_BIN to an OpenCode executable");
-            return None;
-        };
+        let executable = real::RealServer::find()?;
         let model = model::ScriptedModel::start().await;
         let directory = TempDir::new().unwrap();
         let config = directory.path().join(".config/opencode");
@@ -349,4 +375,24 @@ async fn a_fleet_works_on_a_server_of_its_own() {
     let ended = run(home.example("fleet", &args)).await;
     assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
     assert_eq!(ended.json()["succeeded"], 12);
+}
+
+#[tokio::test]
+async fn a_fleet_keeps_what_its_tasks_have_changed() {
+    let Some(home) = Home::new().await else { return };
+    let repository = repository().await;
+    let path = repository.path().to_str().unwrap();
+    let touch = ScriptedTool::new("bash", json!({"command": "touch new", "description": "make a file"}));
+    let change = Script::new([Step::tool(touch), Step::text("Done.")]).prompt("make a file");
+    let args = ["--managed", "--directory", path, "--json", &change, &says("Nothing to do.")];
+    let ended = run(home.example("fleet", &args)).await;
+    assert_eq!(ended.status, 0, "{ended}");
+    let report = ended.json();
+    let [changed, unchanged] = [0, 1].map(|index| &report["tasks"][index]);
+    assert_eq!((&changed["changedFiles"], &changed["kept"]), (&json!(1), &json!(true)), "{ended}");
+    assert_eq!((&unchanged["changedFiles"], &unchanged["kept"]), (&json!(0), &json!(false)), "{ended}");
+    let worktree = Path::new(changed["worktree"].as_str().unwrap());
+    assert!(worktree.join("new").exists(), "{ended}");
+    assert_eq!(worktrees_of(&repository).await, 2, "{ended}");
+    fs::remove_dir_all(worktree.parent().unwrap()).unwrap();
 }

@@ -308,6 +308,10 @@ impl Fold<'_> {
     /// Makes the subagent's state say what its block says.
     fn sync_subagent(&mut self, target: &Target, block: &SubagentBlock) {
         let id = &block.tool_use_id;
+        if ConversationId::from(id).is_main() {
+            // No subagent can have the main thread's name for its own.
+            return;
+        }
         let old = self.state.subagents.get(id);
         let mut new = old.map_or_else(|| SubagentState::unannounced(id.clone()), |old| (**old).clone());
         new.parent_id = target.conversation_id();

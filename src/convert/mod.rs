@@ -5,6 +5,8 @@
 //! [`SessionTree`](crate::SessionTree).
 
 pub mod opencode;
+#[cfg(test)]
+mod opencode_tests;
 
 /// What a conversation shows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -373,7 +373,7 @@ fn outcome(state: &ToolState) -> &str {
 }
 
 /// A subagent's answer without what the server wraps around it for the model.
-fn task_result(output: &str) -> &str {
+pub(super) fn task_result(output: &str) -> &str {
     if let Some((_, result)) = output.split_once("<task_result>") {
         return result.split_once("</task_result>").map_or(result, |(result, _)| result).trim();
     }

@@ -240,7 +240,7 @@ impl<'a> Driver<'a> {
 
     fn submit(&mut self) {
         if let Some(prompt) = self.prompt {
-            debug!(session = %self.session.id, message = %prompt.message_id, "submit");
+            debug!(session = %self.session.id, message_id = %prompt.message_id, "submit");
             self.reporter.send(Update::Submitted(prompt.message_id.clone()));
             self.work.push(self.api.prompt_async(&self.session.id, prompt).map(Done::Submitted).boxed());
         }

@@ -5,6 +5,7 @@
 
 mod driver;
 mod error;
+mod inner;
 mod input;
 mod json;
 mod line;
@@ -33,46 +34,30 @@ pub use updates::{Update, Updates};
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    sync::{Arc, Mutex},
 };
 
-use serde_json::{Map, json};
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::sleep,
-};
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, debug, debug_span};
 
 use self::{
-    driver::{Driven, Driver, End, Terms, abort_tree},
+    driver::{Driver, End},
+    inner::{Inner, Reservation, line_up, server_error},
     input::{check_directory, check_id, check_session, check_task},
-    line::{Place, Turnstile},
     mint::Mint,
     options::ManagerOptions,
-    registry::{Registry, Session},
+    registry::Session,
     updates::Reporter,
 };
 use crate::{
-    client::{
-        ApiError, Directory, DirectoryClient, MessagePage, OpenCodeClient, SessionFilter, Subscription,
-    },
-    conversation::{SessionConversationState, Usage},
+    client::{ApiError, Directory, MessagePage, OpenCodeClient, Subscription},
+    conversation::SessionConversationState,
     ids::{SessionId, TaskId},
     observe::Snapshot,
-    turn::{Delivery, Ended, TimeoutAction, WaitOptions},
-    wire::{CreateSession, Message, MessageInfo, ModelRef, PromptPart, PromptRequest, SessionInfo},
+    turn::{Ended, WaitOptions},
+    wire::{Message, MessageInfo},
 };
-
-/// How often the making of a session is tried.
-const CREATE_ATTEMPTS: u32 = 4;
-/// The first pause before it is tried again; doubles each time.
-const CREATE_PAUSE: Duration = Duration::from_millis(250);
-/// How many calls may wait for the same turn to be aborted; more abort by themselves.
-const ABORT_WISHES: usize = 16;
-/// Where a session's metadata says which call made it.
-const TAG: &str = "conductor";
 
 /// A handle to a server's sessions; cheap to clone, and all clones share one state.
 ///
@@ -80,15 +65,6 @@ const TAG: &str = "conductor";
 #[derive(Clone)]
 pub struct ConversationManager {
     inner: Arc<Inner>,
-}
-
-struct Inner {
-    client: OpenCodeClient,
-    options: ManagerOptions,
-    registry: Mutex<Registry>,
-    mint: Mint,
-    tasks: TaskTracker,
-    shutdown: CancellationToken,
 }
 
 /// How a session came to rest.
@@ -653,353 +629,6 @@ impl ConversationManager {
         };
         self.inner.tasks.spawn(task.instrument(span));
         RunningPrompt::new(session, receiver, updates, cancel)
-    }
-}
-
-impl Inner {
-    fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn known(&self, session: &SessionId) -> Result<Arc<Session>, SessionError> {
-        let known = self.registry().session(session).cloned();
-        known.ok_or_else(|| SessionError::Unknown { session: session.clone() })
-    }
-
-    /// The session, taken over if it was made elsewhere.
-    async fn session(
-        &self,
-        id: &SessionId,
-        directory: Option<&std::path::Path>,
-    ) -> Result<Arc<Session>, SessionError> {
-        if let Ok(known) = self.known(id) {
-            return Ok(known);
-        }
-        // Old servers find a session only from a directory of its project. Where it works is for the server to say: status
-        // and events of any other directory are those of strangers.
-        let api = match directory {
-            Some(directory) => self.client.directory(&Directory::new(directory)?),
-            None => self.client.default_directory(),
-        };
-        let info = api.session(id).await.map_err(|source| server_error("finding", id, source))?;
-        let meta = ConversationSessionMeta::of(&info, Directory::new(&info.directory)?);
-        Ok(self.registry().add(Session::new(meta, self.options.convert, false)))
-    }
-
-    async fn create_session(
-        &self,
-        request: &CreateTaskSession,
-        title: String,
-        directory: &Directory,
-    ) -> Result<SessionInfo, SessionError> {
-        let api = self.client.directory(directory);
-        let nonce = self.mint.part().to_string();
-        let tag = json!({ "task": request.task, "project": request.project, "nonce": nonce });
-        let create = CreateSession {
-            title: Some(title),
-            metadata: Map::from_iter([(TAG.to_owned(), tag)]),
-            permission: request.permissions.clone(),
-            ..CreateSession::default()
-        };
-        let mut attempt = 0;
-        // There may be a session that nobody knows the id of: it is looked for before another is made.
-        let mut unclear = false;
-        loop {
-            attempt += 1;
-            let found = if unclear { find_tagged(&api, &nonce).await } else { Ok(None) };
-            let made = match found {
-                Ok(Some(info)) => Ok(info),
-                Ok(None) => api.create_session(&create).await,
-                Err(error) => Err(error),
-            };
-            let error = match made {
-                Ok(info) => return Ok(info),
-                Err(error) => error,
-            };
-            unclear |= error.delivery() == Delivery::Unknown;
-            let give_up = attempt == CREATE_ATTEMPTS || !(error.is_retryable() || unclear);
-            if give_up {
-                return Err(SessionError::Server {
-                    attempt: format!("making a session for task {}", request.task),
-                    source: error,
-                });
-            }
-            sleep(CREATE_PAUSE * 2_u32.saturating_pow(attempt - 1)).await;
-        }
-    }
-
-    fn terms(&self, wait: WaitOptions) -> Terms {
-        let ManagerOptions { permissions, questions, .. } = &self.options;
-        Terms { wait, permissions: permissions.clone(), questions: questions.clone() }
-    }
-
-    /// Runs a prompt from its place in the line to its result, unless its caller loses interest.
-    async fn run(
-        &self,
-        input: PromptInput,
-        place: Option<(Option<Place>, Arc<Session>)>,
-        reporter: Reporter,
-        abandoned: CancellationToken,
-    ) -> Result<PromptExecutionResult, PromptError> {
-        let id = input.session.clone();
-        let given_up = |delivery| Err(PromptError::GivenUp { session: id, delivery });
-        let (_turnstile, session, parts) = tokio::select! {
-            biased;
-            () = abandoned.cancelled() => return given_up(Delivery::NotSent),
-            turn = self.enter(&input, place) => turn?,
-        };
-        let mut delivery = Delivery::NotSent;
-        let executed = tokio::select! {
-            biased;
-            () = abandoned.cancelled() => None,
-            result = self.execute(&input, &session, parts, reporter, &mut delivery) => Some(result),
-        };
-        if let Some(result) = executed {
-            return result;
-        }
-        session.live().stop = None;
-        // The next prompt waits until this is over.
-        if input.abort_on_drop && delivery != Delivery::NotSent {
-            self.abort(&session).await;
-        }
-        given_up(delivery)
-    }
-
-    /// Everything before a prompt's turn: checks it, finds its session, reads its attachments and waits in line.
-    async fn enter(
-        &self,
-        input: &PromptInput,
-        place: Option<(Option<Place>, Arc<Session>)>,
-    ) -> Result<(Turnstile, Arc<Session>, Vec<PromptPart>), PromptError> {
-        input.validate()?;
-        let (place, session) = if let Some(known) = place {
-            known
-        } else {
-            let session = self.session(&input.session, input.directory.as_deref()).await?;
-            (line_up(&session, input), session)
-        };
-        let Some(place) = place else {
-            return Err(PromptError::Busy { session: session.id.clone() });
-        };
-        let mut parts = Vec::with_capacity(input.parts.len());
-        for part in &input.parts {
-            parts.push(part.load(&self.mint).await?);
-        }
-        Ok((place.wait().await, session, parts))
-    }
-
-    /// A prompt's turn. `delivery` tells how far it got if the call is dropped.
-    async fn execute(
-        &self,
-        input: &PromptInput,
-        session: &Session,
-        parts: Vec<PromptPart>,
-        mut reporter: Reporter,
-        delivery: &mut Delivery,
-    ) -> Result<PromptExecutionResult, PromptError> {
-        let api = self.client.directory(&session.directory);
-        let mut subscription = api.subscribe(&session.id);
-        let (stopper, mut stop) = mpsc::channel(ABORT_WISHES);
-        session.live().stop = Some(stopper);
-        let terms = self.terms(input.limits(&self.options.wait));
-
-        let at_rest = session.live().at_rest;
-        if !at_rest {
-            let wait = terms.wait.clone().on_limit(TimeoutAction::Leave);
-            let terms = Terms { wait, ..self.terms(WaitOptions::default()) };
-            let driver = Driver::new(&api, session, &terms, None, &mut subscription, &mut reporter);
-            let rest = driver.run(false, &mut stop).await;
-            self.came_to_rest(session, &rest.ended)?;
-        }
-
-        // After the wait, so that its id is younger than everything in the session.
-        let newest = {
-            let mut live = session.live();
-            learn(&mut live);
-            live.tree.messages(&session.id).next_back().map(|message| message.info.time().created)
-        };
-        let mut request = PromptRequest::new(self.mint.message(newest), parts);
-        request.model = self.model(&api, session, input.model.clone()).await;
-        request.agent = input
-            .agent
-            .clone()
-            .or_else(|| session.live().agent.clone())
-            .or_else(|| self.options.agent.clone());
-        request.system = input.system.clone();
-        request.variant = input.variant.clone();
-        session.live().at_rest = false;
-        *delivery = Delivery::Unknown;
-        let submission = PromptSubmission {
-            session_id: session.id.clone(),
-            message_id: request.message_id.clone(),
-            prompt: prompt_text(&request.parts),
-            submitted_at: mint::now().into(),
-        };
-        let driver = Driver::new(&api, session, &terms, Some(&request), &mut subscription, &mut reporter);
-        let turn = driver.run(!at_rest, &mut stop).await;
-        self.conclude(session, submission, turn)
-    }
-
-    /// Explicit, else the session's last, else what the server would use.
-    async fn model(
-        &self,
-        api: &DirectoryClient,
-        session: &Session,
-        explicit: Option<ModelRef>,
-    ) -> Option<ModelRef> {
-        let known = explicit.or_else(|| session.live().model.clone()).or_else(|| self.options.model.clone());
-        if known.is_some() {
-            return known;
-        }
-        let config = api.config().await.unwrap_or_default();
-        let configured = resolve_prompt_model(&config, &crate::wire::ProviderList::default());
-        if configured.is_some() {
-            return configured;
-        }
-        // The server decides if even this is not to be had.
-        let providers = api.providers().await.unwrap_or_default();
-        resolve_prompt_model(&config, &providers)
-    }
-
-    /// What a wait for rest means for the session, and whether a prompt may follow.
-    fn came_to_rest(&self, session: &Session, ended: &End) -> Result<(), PromptError> {
-        let id = session.id.clone();
-        match ended {
-            // What was interrupted or never ran stays as it is: the next prompt may go out.
-            End::Turn(Ended::Settled | Ended::Interrupted | Ended::NotStarted { .. }) => {
-                session.live().at_rest = true;
-                Ok(())
-            }
-            End::Turn(Ended::Limit(limit)) => Err(PromptError::NotAtRest { session: id, limit: *limit }),
-            End::Turn(Ended::SessionGone) => {
-                self.registry().forget(&id);
-                Err(PromptError::SessionGone { session: id })
-            }
-            End::Turn(Ended::Stopped(_)) => {
-                Err(PromptError::Aborted { session: id, delivery: Delivery::NotSent })
-            }
-            End::Turn(Ended::NotDelivered(_)) | End::GivenUp => {
-                Err(PromptError::GivenUp { session: id, delivery: Delivery::NotSent })
-            }
-            End::Unauthorized => Err(PromptError::Unauthorized),
-        }
-    }
-
-    fn conclude(
-        &self,
-        session: &Session,
-        submission: PromptSubmission,
-        driven: Driven,
-    ) -> Result<PromptExecutionResult, PromptError> {
-        let Driven { ended, delivery, abort, cause } = driven;
-        let id = session.id.clone();
-        let (messages, usage_by_session, conversation) = {
-            let mut live = session.live();
-            live.at_rest = matches!(ended, End::Turn(Ended::Settled | Ended::Interrupted));
-            let after = live.tree.turn(&session.id, &submission.message_id);
-            let messages: Vec<Arc<Message>> = after.cloned().collect();
-            learn(&mut live);
-            (messages, result::usage_of(&live.tree, &submission.message_id), live.state.clone())
-        };
-        let started = messages.iter().any(|message| message.info.as_assistant().is_some());
-        let completion = match ended {
-            End::Turn(Ended::Settled) => Completion::of_rest(&messages),
-            End::Turn(Ended::Interrupted) => Completion::Interrupted,
-            // It started after all, when nobody expected it any more, and was aborted.
-            End::Turn(Ended::NotStarted { .. }) if started => Completion::Aborted,
-            End::Turn(Ended::NotStarted { error }) => {
-                return Err(PromptError::NotStarted { session: id, error });
-            }
-            End::Turn(Ended::NotDelivered(delivery)) => {
-                return Err(PromptError::NotDelivered { session: id, delivery, source: cause });
-            }
-            End::Turn(Ended::Limit(limit)) if started => Completion::TimedOut { limit, abort },
-            End::Turn(Ended::Limit(limit)) => {
-                return Err(PromptError::TimedOut { session: id, limit, delivery, abort });
-            }
-            End::Turn(Ended::Stopped(stop)) if started => Completion::of_stop(stop),
-            End::Turn(Ended::Stopped(_)) => return Err(PromptError::Aborted { session: id, delivery }),
-            End::Turn(Ended::SessionGone) => {
-                self.registry().forget(&id);
-                return Err(PromptError::SessionGone { session: id });
-            }
-            End::Unauthorized => return Err(PromptError::Unauthorized),
-            End::GivenUp => return Err(PromptError::GivenUp { session: id, delivery }),
-        };
-        let mut usage = Usage::default();
-        for of_session in usage_by_session.values() {
-            usage += *of_session;
-        }
-        Ok(PromptExecutionResult { submission, messages, completion, usage, usage_by_session, conversation })
-    }
-
-    async fn abort(&self, session: &Session) -> AbortReport {
-        let sessions = session.live().tree.sessions().cloned().collect();
-        abort_tree(&self.client.directory(&session.directory), session.id.clone(), sessions).await
-    }
-}
-
-/// Takes a place in a session's line; nothing if it would have to wait and does not want to.
-fn line_up(session: &Session, input: &PromptInput) -> Option<Place> {
-    match input.when_busy {
-        WhenBusy::Queue => Some(session.line.enter()),
-        WhenBusy::Refuse => session.line.try_enter(),
-    }
-}
-
-/// Remembers the model and agent of the last step: those of a prompt that never ran may not exist.
-fn learn(live: &mut registry::Live) {
-    let root = live.tree.root();
-    let step = live.tree.messages(root).rev().find_map(|message| {
-        message.info.as_assistant().filter(|step| step.summary != Some(true) && !step.model_id.is_empty())
-    });
-    if let Some(step) = step {
-        let (model, agent) = (ModelRef::new(&step.provider_id, &step.model_id), step.mode.clone());
-        live.model = Some(model);
-        live.agent = agent.or_else(|| live.agent.take());
-    }
-}
-
-fn prompt_text(parts: &[PromptPart]) -> String {
-    let texts = parts.iter().filter_map(|part| match part {
-        PromptPart::Text { text, .. } => Some(text.as_str()),
-        PromptPart::File { .. } | PromptPart::Agent { .. } => None,
-    });
-    texts.collect::<Vec<_>>().join("\n")
-}
-
-async fn find_tagged(api: &DirectoryClient, nonce: &str) -> Result<Option<SessionInfo>, ApiError> {
-    let sessions = api.sessions(&SessionFilter::default()).await?.items;
-    let tagged = |session: &SessionInfo| {
-        session
-            .metadata
-            .as_ref()
-            .and_then(|metadata| metadata.get(TAG)?.get("nonce"))
-            .is_some_and(|tag| tag == nonce)
-    };
-    Ok(sessions.into_iter().find(tagged))
-}
-
-fn server_error(attempt: &str, session: &SessionId, source: ApiError) -> SessionError {
-    SessionError::Server { attempt: format!("{attempt} session {session}"), source }
-}
-
-/// Keeps a task to one call while its session is being made.
-struct Reservation<'a> {
-    inner: &'a Inner,
-    task: &'a TaskId,
-}
-
-impl<'a> Reservation<'a> {
-    fn new(inner: &'a Inner, request: &'a CreateTaskSession) -> Result<Self, SessionError> {
-        inner.registry().reserve(&request.task, request.replace)?;
-        Ok(Self { inner, task: &request.task })
-    }
-}
-
-impl Drop for Reservation<'_> {
-    fn drop(&mut self) {
-        self.inner.registry().release(self.task);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     observe::SessionTree,
     time::Timestamp,
     turn::{Limit, Stop},
-    wire::{AssistantMessage, Message, MessageError, MessageInfo, Part, PartBody, TextPart, ToolStatus},
+    wire::{AssistantMessage, Message, MessageError, MessageInfo, Part, PartBody, PartTime, ToolStatus},
 };
 
 /// A prompt that was sent.
@@ -166,7 +166,7 @@ fn answer(messages: &[Arc<Message>]) -> Option<String> {
     let spoken: Vec<(bool, String)> = steps(messages)
         .filter(|(step, _)| step.finish.as_deref() != Some("tool-calls"))
         .filter_map(|(step, parts)| {
-            let text = text_of(parts);
+            let text = text_of(step, parts);
             (!text.trim().is_empty()).then(|| (step.parent_id.as_ref().is_some_and(continues), text))
         })
         .collect();
@@ -184,18 +184,17 @@ fn is_continuation(message: &Message) -> bool {
         && !message.parts.is_empty()
 }
 
-fn text_of(parts: &[Part]) -> String {
+/// What a step says. Attempts that failed leave unfinished texts behind in a step that is complete; old servers store them.
+fn text_of(step: &AssistantMessage, parts: &[Part]) -> String {
+    let is_complete = step.time.completed.is_some();
+    let is_left_behind = |time: &PartTime| is_complete && time.end.is_none();
     let texts = parts.iter().filter_map(|part| match &part.body {
-        PartBody::Text(text) if text.synthetic != Some(true) && text.ignored != Some(true) => Some(text),
+        PartBody::Text(text) if text.synthetic == Some(true) || text.ignored == Some(true) => None,
+        PartBody::Text(text) if text.time.as_ref().is_some_and(is_left_behind) => None,
+        PartBody::Text(text) => Some(text.text.as_str()),
         _ => None,
     });
-    let mut texts: Vec<_> = texts.filter(|text| !text.text.trim().is_empty()).collect();
-    // An attempt that failed leaves a text without an end, and the attempt after it says everything again.
-    let ended = |text: &TextPart| text.time.as_ref().is_some_and(|time| time.end.is_some());
-    if texts.iter().any(|text| ended(text)) {
-        texts.retain(|text| ended(text));
-    }
-    texts.iter().map(|text| text.text.as_str()).collect::<Vec<_>>().join("\n\n")
+    texts.filter(|text| !text.trim().is_empty()).collect::<Vec<_>>().join("\n\n")
 }
 
 /// What a turn used: everything after the prompt, and what its descendants did since.

@@ -5,14 +5,20 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use super::{Claim, Effects, Owner, Source};
+use super::{
+    Claim, Effects, Owner, Source,
+    emit::emit,
+    progress::{child, is_older, progress_of_step, progress_of_tool, rank, shows_in_parts, text, text_mut},
+};
 use crate::{
     conversation::{BlockOrder, ConversationEvent},
     convert::opencode::Converter,
     ids::{BlockId, PartId, SessionId},
-    time::Millis,
-    wire::{Message, MessageInfo, Part, PartBody, PartTime, ToolPart, ToolStatus},
+    wire::{Message, MessageInfo, Part, PartBody},
 };
+
+/// Text for parts of one message that were not seen: far more than streams between two polls.
+const MAX_EARLY_BYTES: usize = 1 << 18;
 
 /// A message of which at least a part was seen.
 #[derive(Debug, Default)]
@@ -21,7 +27,7 @@ pub(super) struct MessageLog {
     pub(super) info: Option<MessageInfo>,
     pub(super) parts: BTreeMap<PartId, PartLog>,
     /// Text for parts that were not seen yet; nothing for one that became too long to keep.
-    pub(super) early: BTreeMap<PartId, Option<String>>,
+    early: BTreeMap<PartId, Option<String>>,
     /// The turn was over when this message was last looked at, so what is unfinished stays so.
     pub(super) at_rest: bool,
     /// What was last emitted for the message as a whole.
@@ -170,12 +176,11 @@ impl MessageLog {
         true
     }
 
-    /// Adds streamed text to a part; says whether that was news. Text for an unknown part is kept up to `room` bytes.
+    /// Adds streamed text to a part; says whether that was news. Text for an unknown part is kept, within bounds.
     pub(super) fn merge_delta(
         &mut self,
         part: &PartId,
         delta: &str,
-        room: usize,
         converter: Converter<'_>,
         effects: &mut Effects,
     ) -> bool {
@@ -185,9 +190,10 @@ impl MessageLog {
         let Some(log) = self.parts.get_mut(part) else {
             // Some servers send no parts but only what is added to them: whoever waits must know that something moves.
             effects.out.progress = true;
+            let kept: usize = self.early.values().flatten().map(String::len).sum();
             let early = self.early.entry(part.clone()).or_insert_with(|| Some(String::new()));
             match early {
-                Some(text) if delta.len() <= room => text.push_str(delta),
+                Some(text) if kept + delta.len() <= MAX_EARLY_BYTES => text.push_str(delta),
                 // A text with a hole in it is worse than none.
                 Some(_) | None => *early = None,
             }
@@ -395,134 +401,4 @@ impl PartLog {
             effects.claims.push(Claim { child, part: self.part.id, owner: None });
         }
     }
-}
-
-/// Emits the difference between what was shown of something and what is to be shown now.
-pub(super) fn emit(
-    shown: &mut Vec<ConversationEvent>,
-    is_outdated: bool,
-    events: Vec<ConversationEvent>,
-    effects: &mut Effects,
-) {
-    let out = &mut effects.out.events;
-    for old in shown.iter().filter(|old| !events.iter().any(|new| same_subject(old, new))) {
-        out.extend(retraction(old));
-    }
-    for new in &events {
-        if is_outdated || !shown.contains(new) {
-            out.push(new.clone());
-        }
-    }
-    *shown = events;
-}
-
-fn same_subject(one: &ConversationEvent, two: &ConversationEvent) -> bool {
-    use ConversationEvent as E;
-    match (one, two) {
-        (E::BlockUpsert { block: one, .. }, E::BlockUpsert { block: two, .. }) => one.id == two.id,
-        (E::SubagentSpawned(one), E::SubagentSpawned(two)) => one.tool_use_id == two.tool_use_id,
-        (E::SubagentCompleted(one), E::SubagentCompleted(two)) => one.tool_use_id == two.tool_use_id,
-        (E::MetadataUpdate { message_id: one, .. }, E::MetadataUpdate { message_id: two, .. }) => one == two,
-        _ => false,
-    }
-}
-
-fn retraction(event: &ConversationEvent) -> Option<ConversationEvent> {
-    use ConversationEvent as E;
-    match event {
-        E::BlockUpsert { conversation_id, block } => {
-            Some(E::BlockRemoved { conversation_id: conversation_id.clone(), block_id: block.id.clone() })
-        }
-        E::SubagentSpawned(spawned) => Some(E::BlockRemoved {
-            conversation_id: spawned.conversation_id.clone(),
-            block_id: BlockId::from(&spawned.tool_use_id),
-        }),
-        E::MetadataUpdate { conversation_id, message_id, created, .. } => Some(E::MetadataUpdate {
-            conversation_id: conversation_id.clone(),
-            message_id: message_id.clone(),
-            created: *created,
-            model: None,
-            usage: None,
-        }),
-        E::SubagentCompleted(_) | E::BlockDelta { .. } | E::BlockRemoved { .. } | E::SessionIdle { .. } => {
-            None
-        }
-    }
-}
-
-/// The streamed text of a part.
-struct Streamed<'a> {
-    kind: u8,
-    text: &'a str,
-    start: Option<Millis>,
-    end: Option<Millis>,
-}
-
-fn text(part: &Part) -> Option<Streamed<'_>> {
-    let (kind, text, time): (_, _, Option<&PartTime>) = match &part.body {
-        PartBody::Text(text) => (0, &text.text, text.time.as_ref()),
-        PartBody::Reasoning(thinking) => (1, &thinking.text, thinking.time.as_ref()),
-        _ => return None,
-    };
-    Some(Streamed { kind, text, start: time.map(|time| time.start), end: time.and_then(|time| time.end) })
-}
-
-fn text_mut(part: &mut Part) -> Option<&mut String> {
-    match &mut part.body {
-        PartBody::Text(text) => Some(&mut text.text),
-        PartBody::Reasoning(thinking) => Some(&mut thinking.text),
-        _ => None,
-    }
-}
-
-fn child(part: &Part) -> Option<SessionId> {
-    match &part.body {
-        PartBody::Tool(tool) => tool.child_session(),
-        _ => None,
-    }
-}
-
-fn rank(status: &ToolStatus) -> u8 {
-    match status {
-        ToolStatus::Pending => 0,
-        ToolStatus::Running | ToolStatus::Unknown(_) => 1,
-        ToolStatus::Completed | ToolStatus::Error => 2,
-    }
-}
-
-/// How far a call got. Where two states are equally far the later arrival wins, which only matters while it runs.
-fn progress_of_tool(tool: &ToolPart) -> impl PartialOrd + use<> {
-    let state = &tool.state;
-    let time = state.time.as_ref();
-    let moment = time.map(|time| time.end.unwrap_or(time.start));
-    let is_compacted = time.is_some_and(|time| time.compacted.is_some());
-    (rank(&state.status), moment, is_compacted, state.metadata.as_ref().map_or(0, serde_json::Map::len))
-}
-
-/// How far a step got.
-fn progress_of_step(step: &crate::wire::AssistantMessage) -> impl PartialOrd + use<> {
-    let tokens = crate::conversation::TokenUsage::from(&step.tokens).total();
-    (step.time.completed.is_some(), step.error.is_some(), step.finish.is_some(), tokens)
-}
-
-/// Whether `new` was written before `old`.
-fn is_older(new: &MessageInfo, old: &MessageInfo) -> bool {
-    match (new, old) {
-        (MessageInfo::Assistant(new), MessageInfo::Assistant(old)) => {
-            progress_of_step(new) < progress_of_step(old)
-        }
-        // Submitting a prompt again moves it; the server adds to a prompt (its summary) and takes nothing away.
-        (MessageInfo::User(new), MessageInfo::User(old)) => {
-            (new.time.created, new.extra.len()) < (old.time.created, old.extra.len())
-        }
-        _ => false,
-    }
-}
-
-/// What of a message shows in the blocks of its parts.
-fn shows_in_parts(info: &MessageInfo) -> impl PartialEq + '_ {
-    let step = info
-        .as_assistant()
-        .map(|step| (step.time.completed.is_some(), &step.model_id, &step.provider_id, step.summary));
-    (info.time().created, step)
 }

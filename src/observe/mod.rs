@@ -7,7 +7,9 @@
 //!
 //! Entry point: [`SessionTree`].
 
+mod emit;
 mod message;
+mod progress;
 mod session;
 mod signature;
 mod tree;

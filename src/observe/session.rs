@@ -5,10 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{
-    Effects, Owner, Snapshot, Source,
-    message::{MessageLog, emit},
-};
+use super::{Effects, Owner, Snapshot, Source, emit::emit, message::MessageLog};
 use crate::{
     conversation::{BlockOrder, ConversationEvent, RunStatus, SubagentCompleted, SubagentSpawned},
     convert::{
@@ -23,9 +20,6 @@ use crate::{
 /// Messages of which only parts were seen. The server sends a message before its parts, so more than a few mean that the
 /// stream was joined in the middle, and the next list brings them.
 const MAX_EARLY_MESSAGES: usize = 64;
-
-/// Text for parts that were not seen; a megabyte is far more than streams between two polls.
-const MAX_EARLY_BYTES: usize = 1 << 20;
 
 /// Removed messages and parts that a stale list must not bring back.
 const MAX_REMOVED: usize = 1024;
@@ -221,10 +215,8 @@ impl SessionLog {
         options: ConvertOptions,
         effects: &mut Effects,
     ) {
-        let room = self.room_for_early_text(id, part);
         let (conversation, log) = self.log(id);
-        if log.merge_delta(part, delta, room, converter(conversation, options, log), effects)
-            && log.info.is_some()
+        if log.merge_delta(part, delta, converter(conversation, options, log), effects) && log.info.is_some()
         {
             self.changed(id, effects);
         }
@@ -433,15 +425,6 @@ impl SessionLog {
             }
         }
         (&self.conversation, self.messages.entry(id.clone()).or_default())
-    }
-
-    /// How much more text may be kept for a part that was not seen.
-    fn room_for_early_text(&self, id: &MessageId, part: &PartId) -> usize {
-        if self.messages.get(id).is_some_and(|log| log.parts.contains_key(part)) {
-            return usize::MAX;
-        }
-        let kept = self.messages.values().flat_map(|log| log.early.values()).flatten().map(String::len).sum();
-        MAX_EARLY_BYTES.saturating_sub(kept)
     }
 
     fn drop_message(&mut self, id: &MessageId, effects: &mut Effects) {

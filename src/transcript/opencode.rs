@@ -99,6 +99,7 @@ struct Loaded {
 
 impl Loaded {
     fn read(&mut self, document: usize, text: &str, format: OpenCodeFormat) -> Result<(), TranscriptError> {
+        let text = text.trim_start_matches('\u{feff}');
         let format = match format {
             OpenCodeFormat::Auto => recognise(text).ok_or(TranscriptError::Unrecognised { document })?,
             OpenCodeFormat::Events | OpenCodeFormat::Messages | OpenCodeFormat::Export => format,
@@ -267,7 +268,7 @@ fn recognise(text: &str) -> Option<OpenCodeFormat> {
         #[expect(dead_code, reason = "only its presence matters")]
         messages: IgnoredAny,
     }
-    let text = text.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n']);
+    let text = text.trim_start();
     if text.starts_with('[') {
         return Some(OpenCodeFormat::Messages);
     }
@@ -280,7 +281,7 @@ fn recognise(text: &str) -> Option<OpenCodeFormat> {
 /// The JSON of each event, with its line number.
 fn event_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().filter_map(|(index, line)| {
-        let line = line.trim_start_matches('\u{feff}').trim();
+        let line = line.trim();
         let json = if line.starts_with('{') { line } else { line.split_once("data:")?.1.trim() };
         (!json.is_empty()).then_some((index + 1, json))
     })

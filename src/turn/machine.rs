@@ -97,7 +97,7 @@ struct Expiry {
 
 /// The state of one turn; see the module's documentation.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
+#[expect(clippy::struct_excessive_bools, reason = "each remembers one thing that was heard")]
 pub struct Turn {
     goal: Goal,
     options: WaitOptions,

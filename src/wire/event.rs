@@ -141,6 +141,18 @@ pub struct PartDelta {
     pub delta: String,
 }
 
+impl PartDelta {
+    /// Text added to a part.
+    pub fn new(
+        session_id: SessionId,
+        message_id: MessageId,
+        part_id: PartId,
+        delta: impl Into<String>,
+    ) -> Self {
+        Self { session_id, message_id, part_id, field: "text".to_owned(), delta: delta.into() }
+    }
+}
+
 wire_struct! {
     /// A tool that needs permission.
     PermissionRequest {
@@ -229,6 +241,11 @@ pub enum PermissionReply {
 }
 
 impl ServerEvent {
+    /// An event that says this, without an id.
+    pub fn new(payload: EventPayload) -> Self {
+        Self { id: None, directory: None, payload }
+    }
+
     /// Decodes an event of `/event` or `/global/event`.
     ///
     /// # Errors

@@ -401,6 +401,11 @@ struct Head<'a> {
 const HEAD_FIELDS: [&str; 4] = ["id", "sessionID", "messageID", "type"];
 
 impl Part {
+    /// A part of a message.
+    pub fn new(id: PartId, session_id: SessionId, message_id: MessageId, body: PartBody) -> Self {
+        Self { id, session_id, message_id, body }
+    }
+
     /// Decodes one part.
     ///
     /// # Errors

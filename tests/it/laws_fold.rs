@@ -13,7 +13,10 @@ use opencode_conductor::{
 };
 use proptest::{prelude::*, test_runner::Config};
 
-use crate::laws_model::{Dialect, Dice, Run, Session, Store, run, session};
+use crate::{
+    laws_model::{Dialect, Dice, Run, Store, run},
+    laws_program::{Session, session},
+};
 
 /// Observes and folds.
 struct Client {
@@ -108,6 +111,13 @@ fn check_changes(
 }
 
 /// The state that loading the final lists gives.
+fn loaded(root: &SessionId, store: &Store) -> SessionConversationState {
+    let mut client = Client::new(root);
+    client.finish(store);
+    client.state
+}
+
+/// The same, by way of a file.
 fn transcript(root: &SessionId, store: &Store) -> SessionConversationState {
     fn export(store: &Store, id: &SessionId) -> SessionExport {
         let info = store.sessions.iter().find(|info| info.id == *id).unwrap().clone();
@@ -140,8 +150,8 @@ fn dialect() -> impl Strategy<Value = Dialect> {
     prop_oneof![Just(Dialect::Deltas), Just(Dialect::Wholes)]
 }
 
-fn config() -> Config {
-    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { Config::default().cases } else { 128 };
+pub(crate) fn config() -> Config {
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { Config::default().cases } else { 256 };
     Config { cases, failure_persistence: None, ..Config::default() }
 }
 
@@ -251,10 +261,11 @@ proptest! {
         for event in &run.log {
             client.see(event);
         }
-        if run.interrupted {
+        if run.is_interrupted {
             client.finish(&store);
         }
         assert_same(&client.state, &transcript(&run.root, &store))?;
+        assert_same(&client.state, &loaded(&run.root, &store))?;
         // The mirror is the server's own view, too.
         for session in client.tree.sessions() {
             let mirror: Vec<_> = client.tree.messages(session).map(|message| (**message).clone()).collect();
@@ -282,10 +293,10 @@ proptest! {
         for event in &rechunked(&run.log, &mut Dice::new(seed)) {
             client.see(event);
         }
-        if run.interrupted {
+        if run.is_interrupted {
             client.finish(&store);
         }
-        assert_same(&client.state, &transcript(&run.root, &store))?;
+        assert_same(&client.state, &loaded(&run.root, &store))?;
     }
 
     #[test]
@@ -303,10 +314,10 @@ proptest! {
                 }
             }
         }
-        if run.interrupted {
+        if run.is_interrupted {
             client.finish(&store);
         }
-        assert_same(&client.state, &transcript(&run.root, &store))?;
+        assert_same(&client.state, &loaded(&run.root, &store))?;
     }
 
     #[test]
@@ -316,10 +327,10 @@ proptest! {
         for event in &reordered(&run.log, &mut Dice::new(seed)) {
             client.see(event);
         }
-        if run.interrupted {
+        if run.is_interrupted {
             client.finish(&store);
         }
-        assert_same(&client.state, &transcript(&run.root, &store))?;
+        assert_same(&client.state, &loaded(&run.root, &store))?;
     }
 
     #[test]
@@ -336,7 +347,7 @@ proptest! {
             client.see(event);
         }
         client.finish(&store);
-        assert_same(&client.state, &transcript(&run.root, &store))?;
+        assert_same(&client.state, &loaded(&run.root, &store))?;
     }
 
     #[test]
@@ -350,7 +361,7 @@ proptest! {
             at += 1 + dice.below(20);
         }
         client.finish(&store);
-        assert_same(&client.state, &transcript(&run.root, &store))?;
+        assert_same(&client.state, &loaded(&run.root, &store))?;
     }
 
     #[test]
@@ -368,7 +379,7 @@ proptest! {
             client.see(event);
         }
         client.finish(&store);
-        assert_same(&client.state, &transcript(&run.root, &store))?;
+        assert_same(&client.state, &loaded(&run.root, &store))?;
     }
 
     #[test]
@@ -381,7 +392,7 @@ proptest! {
             client.see(event);
         }
         client.finish(&store);
-        assert_same(&client.state, &transcript(&run.root, &store))?;
+        assert_same(&client.state, &loaded(&run.root, &store))?;
     }
 
     #[test]
@@ -413,10 +424,10 @@ proptest! {
             prop_assert!(client.see(&foreign).is_empty());
             client.see(event);
         }
-        if run.interrupted {
+        if run.is_interrupted {
             client.finish(&store);
         }
-        assert_same(&client.state, &transcript(&run.root, &store))?;
+        assert_same(&client.state, &loaded(&run.root, &store))?;
     }
 }
 

@@ -7,153 +7,16 @@
 use std::collections::BTreeMap;
 
 use opencode_conductor::{
-    MessageId, SessionId,
-    wire::{EventPayload, Message, ServerEvent, SessionInfo},
-};
-use proptest::prelude::*;
-use serde_json::{Value, json};
-
-/// A session's life.
-#[derive(Debug, Clone)]
-pub(crate) struct Session {
-    pub(crate) turns: Vec<Turn>,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct Turn {
-    prompt: Prompt,
-    steps: Vec<Step>,
-    end: End,
-    after: After,
-}
-
-#[derive(Debug, Clone)]
-enum Prompt {
-    Text,
-    TextAndFile,
-    Synthetic,
-    Blank,
-}
-
-#[derive(Debug, Clone)]
-struct Step {
-    /// Texts of attempts that the provider broke off.
-    failed: Vec<String>,
-    thinking: Option<String>,
-    text: Option<String>,
-    tools: Vec<Tool>,
-}
-
-#[derive(Debug, Clone)]
-enum Tool {
-    Plain(ToolEnd),
-    Task {
-        child: Session,
-        end: ToolEnd,
-        forgets_child: bool,
+    MessageId, Millis, SessionId,
+    wire::{
+        AssistantMessage, CompactionPart, EventPayload, Extra, FilePart, Message, MessageError, MessageInfo,
+        Part, PartBody, PartDelta, PartTime, ReasoningPart, ServerEvent, SessionInfo, SessionStatus,
+        StepFinishPart, StepStartPart, TextPart, ToolPart, ToolStatus, UserMessage,
     },
-    Background(Session),
-    /// Resumes the first child that the session had, if any.
-    Resume,
-}
+};
+use serde_json::json;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ToolEnd {
-    Completed,
-    Failed,
-    /// It never ends: the server left it running.
-    Stuck,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    Idle,
-    /// An error, announced by two idles of which the first comes too early.
-    Error,
-    Abort,
-    Compaction,
-    /// The server dies in the last step.
-    Crash,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum After {
-    Nothing,
-    RemoveLastMessage,
-    RemovePart,
-    Resubmit,
-    PruneTools,
-    Orphan,
-}
-
-fn words() -> impl Strategy<Value = String> {
-    const TEXTS: &[&str] =
-        &["", " \n", "a", "b c", "é", "one two three", "\nx\n\n  y\n", "a longer text, in words "];
-    prop::sample::select(TEXTS).prop_map(str::to_owned)
-}
-
-fn tool_end() -> impl Strategy<Value = ToolEnd> {
-    prop_oneof![6 => Just(ToolEnd::Completed), 2 => Just(ToolEnd::Failed), 1 => Just(ToolEnd::Stuck)]
-}
-
-fn step(tool: impl Strategy<Value = Tool>) -> impl Strategy<Value = Step> {
-    (
-        prop_oneof![4 => Just(Vec::new()), 1 => prop::collection::vec(words(), 1..3)],
-        prop::option::of(words()),
-        prop::option::of(words()),
-        prop::collection::vec(tool, 0..3),
-    )
-        .prop_map(|(failed, thinking, text, tools)| Step { failed, thinking, text, tools })
-}
-
-fn turn(step: impl Strategy<Value = Step>) -> impl Strategy<Value = Turn> {
-    let prompt = prop_oneof![
-        4 => Just(Prompt::Text),
-        1 => Just(Prompt::TextAndFile),
-        1 => Just(Prompt::Synthetic),
-        1 => Just(Prompt::Blank)
-    ];
-    let end = prop_oneof![
-        6 => Just(End::Idle),
-        1 => Just(End::Error),
-        1 => Just(End::Abort),
-        1 => Just(End::Compaction),
-        1 => Just(End::Crash)
-    ];
-    let after = prop_oneof![
-        6 => Just(After::Nothing),
-        1 => Just(After::RemoveLastMessage),
-        1 => Just(After::RemovePart),
-        1 => Just(After::Resubmit),
-        1 => Just(After::PruneTools),
-        1 => Just(After::Orphan)
-    ];
-    (prompt, prop::collection::vec(step, 0..3), end, after).prop_map(|(prompt, steps, end, after)| Turn {
-        prompt,
-        steps,
-        end,
-        after,
-    })
-}
-
-/// Sessions with subagents up to three levels deep.
-pub(crate) fn session() -> impl Strategy<Value = Session> {
-    let leaf = || {
-        let tool = tool_end().prop_map(Tool::Plain);
-        prop::collection::vec(turn(step(tool)), 1..2).prop_map(|turns| Session { turns })
-    };
-    leaf().prop_recursive(2, 12, 2, |child| {
-        let task = (child.clone(), tool_end(), any::<bool>())
-            .prop_map(|(child, end, forgets_child)| Tool::Task { child, end, forgets_child });
-        let tool = prop_oneof![
-            3 => tool_end().prop_map(Tool::Plain),
-            3 => task,
-            1 => child.prop_map(Tool::Background),
-            1 => Just(Tool::Resume),
-        ];
-        prop::collection::vec(turn(step(tool)), 1..3).prop_map(|turns| Session { turns })
-    })
-}
+use crate::laws_program::{After, End, Prompt, Session, Step, Tool, ToolEnd, Turn};
 
 /// Numbers from a seed, for choices that need no shrinking.
 #[derive(Debug, Clone)]
@@ -188,8 +51,8 @@ pub(crate) enum Dialect {
 pub(crate) struct Run {
     pub(crate) root: SessionId,
     pub(crate) log: Vec<ServerEvent>,
-    /// Sessions whose server died on them.
-    pub(crate) interrupted: bool,
+    /// Whether the server died on a session.
+    pub(crate) is_interrupted: bool,
 }
 
 /// Runs a program. `interleave` decides how what runs at once is mixed, `chunks` how text is cut.
@@ -200,17 +63,16 @@ pub(crate) fn run(program: &Session, dialect: Dialect, interleave: u64, chunks: 
         dice: Dice::new(interleave),
         clock: 1_000_000,
         counter: 0,
-        log: Vec::new(),
-        crashed: false,
+        is_interrupted: false,
     };
-    let root = server.create_session(None, "root");
-    let done = server.session(&root, program);
-    let log = server.write(done);
-    Run { root: SessionId::new(root), log, interrupted: server.crashed }
+    let mut log = Vec::new();
+    let root = server.create_session(None, "root", &mut log);
+    log.extend(server.session(&root, program));
+    Run { root, log: log.into_iter().map(ServerEvent::new).collect(), is_interrupted: server.is_interrupted }
 }
 
-/// An event still to be written, in the order of one strand of what runs at once.
-type Strand = Vec<Value>;
+/// What one of several things that run at once says.
+type Strand = Vec<EventPayload>;
 
 struct Server {
     dialect: Dialect,
@@ -218,29 +80,42 @@ struct Server {
     dice: Dice,
     clock: i64,
     counter: u64,
-    log: Vec<Value>,
-    crashed: bool,
+    is_interrupted: bool,
+}
+
+/// What happened in one turn, for what may happen to it afterwards.
+#[derive(Default)]
+struct Said {
+    messages: Vec<MessageId>,
+    parts: Vec<Part>,
+    tools: Vec<Part>,
+    /// The first session that was started, to be resumed.
+    children: Vec<SessionId>,
+    /// What runs in the background.
+    background: Vec<(SessionId, Strand)>,
 }
 
 impl Server {
-    fn now(&mut self) -> i64 {
+    fn now(&mut self) -> Millis {
         // Often the same millisecond, so that ids have to settle the order.
         self.clock += i64::from(!self.dice.one_in(3));
-        self.clock
+        Millis::new(self.clock)
     }
 
-    fn id(&mut self, prefix: &str) -> String {
+    fn id<I: From<String>>(&mut self, prefix: &str) -> I {
         self.counter += 1;
-        format!("{prefix}_{:08}", self.counter)
+        format!("{prefix}_{:08}", self.counter).into()
     }
 
-    fn create_session(&mut self, parent: Option<&str>, title: &str) -> String {
-        let (id, now) = (self.id("ses"), self.now());
-        let mut info = json!({"id": id, "title": title, "time": {"created": now, "updated": now}});
-        if let Some(parent) = parent {
-            info["parentID"] = json!(parent);
-        }
-        self.log.push(json!({"type": "session.created", "properties": {"info": info}}));
+    fn create_session(&mut self, parent: Option<&SessionId>, title: &str, out: &mut Strand) -> SessionId {
+        let mut info = SessionInfo::default();
+        info.id = self.id("ses");
+        info.parent_id = parent.cloned();
+        title.clone_into(&mut info.title);
+        info.time.created = self.now();
+        info.time.updated = info.time.created;
+        let id = info.id.clone();
+        out.push(EventPayload::SessionCreated(info));
         id
     }
 
@@ -258,400 +133,387 @@ impl Server {
         mixed
     }
 
-    fn write(&mut self, strand: Strand) -> Vec<ServerEvent> {
-        let events = std::mem::take(&mut self.log).into_iter().chain(strand);
-        events.map(|event| ServerEvent::from_json(&event.to_string()).unwrap()).collect()
-    }
-
-    fn session(&mut self, session: &str, program: &Session) -> Strand {
-        let mut said = Vec::new();
-        let mut children = Vec::new();
-        for turn in &program.turns {
-            if self.turn(session, turn, &mut children, &mut said) == End::Crash {
-                break;
-            }
-        }
-        said
-    }
-
-    fn turn(&mut self, session: &str, turn: &Turn, children: &mut Vec<String>, said: &mut Strand) -> End {
-        let mut user = self.user(session, &turn.prompt, said);
-        said.push(status(session, "busy"));
-        let mut messages = vec![user["id"].as_str().unwrap().to_owned()];
-        let mut parts = Vec::new();
-        let mut tools = Vec::new();
-        let mut background = Vec::new();
-        for (index, step) in turn.steps.iter().enumerate() {
-            let is_last = index + 1 == turn.steps.len();
-            let end = if is_last { turn.end } else { End::Idle };
-            let mut run = StepRun { message: Value::Null, parts: Vec::new(), tools: Vec::new() };
-            let ended = self.step(session, step, end, children, &mut run, &mut background, said);
-            messages.push(run.message["id"].as_str().unwrap().to_owned());
-            parts.extend(run.parts);
-            tools.extend(run.tools);
-            if ended == End::Crash {
-                self.crashed = true;
-                return End::Crash;
-            }
-        }
-        if turn.end == End::Compaction {
-            self.compaction(session, said);
-        }
-        if turn.end == End::Error {
-            said.push(json!({"type": "session.error", "properties":
-                {"sessionID": session, "error": {"name": "APIError", "data": {"message": "no"}}}}));
-        }
-        said.extend([status(session, "idle"), idle(session)]);
-        // The tail.
-        user["summary"] = json!({"diffs": []});
-        said.push(json!({"type": "message.updated", "properties": {"info": user}}));
-        match turn.after {
-            After::Nothing => {}
-            After::RemoveLastMessage => {
-                let message = messages.pop().unwrap();
-                said.push(json!({"type": "message.removed", "properties": {"sessionID": session, "messageID": message}}));
-            }
-            After::RemovePart => {
-                if let Some((message, part)) = parts.pop() {
-                    said.push(json!({"type": "message.part.removed", "properties":
-                        {"sessionID": session, "messageID": message, "partID": part}}));
-                }
-            }
-            After::Resubmit => {
-                user["time"]["created"] = json!(self.now());
-                said.push(json!({"type": "message.updated", "properties": {"info": user}}));
-            }
-            After::PruneTools => {
-                for mut tool in tools {
-                    tool["state"]["time"]["compacted"] = json!(self.now());
-                    said.push(part_updated(&tool));
-                }
-            }
-            After::Orphan => {
-                let child = self.child(session, "made by hand", said);
-                let leaf = Turn {
-                    prompt: Prompt::Text,
-                    steps: vec![Step {
-                        failed: Vec::new(),
-                        thinking: None,
-                        text: Some("by hand".into()),
-                        tools: Vec::new(),
-                    }],
-                    end: End::Idle,
-                    after: After::Nothing,
-                };
-                said.extend(self.session(&child, &Session { turns: vec![leaf] }));
-            }
-        }
-        if !background.is_empty() {
-            let rest = std::mem::take(said);
-            background.insert(0, rest);
-            // What runs in the background overlaps with everything after its start; here, with all that was said.
-            let from = background.remove(0);
-            *said = self.overlap(from, background);
-        }
-        turn.end
-    }
-
-    /// Mixes background strands into what was said, none before it was started.
-    fn overlap(&mut self, said: Strand, background: Vec<Strand>) -> Strand {
+    /// Mixes background strands into what was said, none before its session was created.
+    fn overlap(&mut self, out: Strand, mut waiting: Vec<(SessionId, Strand)>) -> Strand {
         let mut mixed = Vec::new();
-        let mut waiting: Vec<_> = background;
-        let mut running: Vec<std::vec::IntoIter<Value>> = Vec::new();
-        for event in said {
-            let created = event["type"] == "session.created";
-            let session = event["properties"]["info"]["id"].clone();
-            mixed.push(event);
-            if created && let Some(at) = waiting.iter().position(|strand| strand_session(strand) == session) {
-                running.push(waiting.remove(at).into_iter());
+        let mut running: Vec<std::vec::IntoIter<EventPayload>> = Vec::new();
+        for event in out {
+            if let EventPayload::SessionCreated(info) = &event
+                && let Some(at) = waiting.iter().position(|(session, _)| *session == info.id)
+            {
+                running.push(waiting.remove(at).1.into_iter());
             }
+            mixed.push(event);
             for strand in &mut running {
                 mixed.extend(strand.by_ref().take(self.dice.below(3)));
             }
         }
         mixed.extend(running.into_iter().flatten());
-        mixed.extend(waiting.into_iter().flatten());
+        mixed.extend(waiting.into_iter().flat_map(|(_, strand)| strand));
         mixed
     }
 
-    fn child(&mut self, parent: &str, title: &str, said: &mut Strand) -> String {
-        let before = self.log.len();
-        let child = self.create_session(Some(parent), title);
-        said.extend(self.log.drain(before..));
-        child
-    }
-
-    fn user(&mut self, session: &str, prompt: &Prompt, said: &mut Strand) -> Value {
-        let (id, now) = (self.id("msg"), self.now());
-        let info = json!({"id": id, "sessionID": session, "role": "user", "time": {"created": now},
-            "agent": "build", "model": {"providerID": "p", "modelID": "m"}});
-        said.push(json!({"type": "message.updated", "properties": {"info": info}}));
-        let text = |text: &str| json!({"type": "text", "text": text});
-        let file = json!({"type": "file", "mime": "image/png", "filename": "a.png", "url": "data:image/png;base64,AAAA"});
-        let parts = match prompt {
-            Prompt::Text => vec![text("do it")],
-            Prompt::TextAndFile => {
-                vec![text("see"), file, json!({"type": "text", "text": "file read", "synthetic": true})]
+    fn session(&mut self, session: &SessionId, program: &Session) -> Strand {
+        let mut out = Vec::new();
+        let mut children = Vec::new();
+        for turn in &program.turns {
+            let mut said = Said { children: std::mem::take(&mut children), ..Said::default() };
+            let mut strand = Vec::new();
+            let is_over = self.turn(session, turn, &mut said, &mut strand);
+            out.extend(self.overlap(strand, said.background));
+            children = said.children;
+            if !is_over {
+                self.is_interrupted = true;
+                break;
             }
-            Prompt::Synthetic => vec![json!({"type": "text", "text": "go on", "synthetic": true})],
-            Prompt::Blank => vec![text(" ")],
-        };
-        for part in parts {
-            let part = self.part(session, &info, part);
-            said.push(part_updated(&part));
         }
-        info
+        out
     }
 
-    fn part(&mut self, session: &str, message: &Value, mut part: Value) -> Value {
-        part["id"] = json!(self.id("prt"));
-        part["sessionID"] = json!(session);
-        part["messageID"] = message["id"].clone();
-        part
-    }
-
-    fn compaction(&mut self, session: &str, said: &mut Strand) {
-        let (id, now) = (self.id("msg"), self.now());
-        let info = json!({"id": id, "sessionID": session, "role": "user", "time": {"created": now}});
-        said.push(json!({"type": "message.updated", "properties": {"info": info}}));
-        let part = self.part(session, &info, json!({"type": "compaction", "auto": true}));
-        said.push(part_updated(&part));
-        let mut step = self.assistant(session, said);
-        step["summary"] = json!(true);
-        self.text(session, &step, "text", "what happened", Some(()), said);
-        self.complete(&mut step, None, said);
-    }
-
-    fn assistant(&mut self, session: &str, said: &mut Strand) -> Value {
-        let (id, now) = (self.id("msg"), self.now());
-        let info = json!({"id": id, "sessionID": session, "role": "assistant", "time": {"created": now},
-            "providerID": "p", "modelID": "m", "cost": 0,
-            "tokens": {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}}});
-        said.push(json!({"type": "message.updated", "properties": {"info": info}}));
-        info
-    }
-
-    fn complete(&mut self, step: &mut Value, error: Option<&str>, said: &mut Strand) {
-        if let Some(name) = error {
-            step["error"] = json!({"name": name, "data": {"message": "it broke"}});
-        } else {
-            step["finish"] = json!("stop");
-            step["tokens"] =
-                json!({"input": 3, "output": 2, "reasoning": 1, "cache": {"read": 4, "write": 5}});
-            step["cost"] = json!(0.1);
-            said.push(json!({"type": "message.updated", "properties": {"info": step}}));
+    /// Plays a turn; says whether it came to an end.
+    fn turn(&mut self, session: &SessionId, turn: &Turn, said: &mut Said, out: &mut Strand) -> bool {
+        let mut user = self.user(session, &turn.prompt, out);
+        said.messages.push(user.id.clone());
+        out.push(status(session, SessionStatus::Busy));
+        for (index, step) in turn.steps.iter().enumerate() {
+            let is_last = index + 1 == turn.steps.len();
+            let end = if is_last { turn.end } else { End::Idle };
+            self.step(session, step, end, said, out);
+            if end == End::Crash {
+                return false;
+            }
         }
-        step["time"]["completed"] = json!(self.now());
-        said.push(json!({"type": "message.updated", "properties": {"info": step}}));
+        if turn.end == End::Compaction {
+            self.compaction(session, out);
+        }
+        out.extend([status(session, SessionStatus::Idle), idle(session)]);
+        // The tail.
+        user.extra.insert("summary".to_owned(), json!({"diffs": []}));
+        out.push(message_updated(MessageInfo::User(user.clone())));
+        self.after(session, turn.after, user, said, out);
+        true
     }
 
-    /// Streams a text; without `end` it is broken off.
-    fn text(
+    fn after(
         &mut self,
-        session: &str,
-        message: &Value,
-        kind: &str,
-        text: &str,
-        end: Option<()>,
-        said: &mut Strand,
-    ) -> Value {
-        let start = self.now();
-        let mut part =
-            self.part(session, message, json!({"type": kind, "text": "", "time": {"start": start}}));
-        said.push(part_updated(&part));
-        let mut rest = text;
-        let mut so_far = String::new();
-        while !rest.is_empty() {
-            let chars = rest.chars().count();
-            let take = 1 + self.chunks.below(chars.min(4));
-            let at = rest.char_indices().nth(take).map_or(rest.len(), |(at, _)| at);
-            let (chunk, later) = rest.split_at(at);
-            rest = later;
-            so_far.push_str(chunk);
+        session: &SessionId,
+        after: After,
+        mut user: UserMessage,
+        said: &mut Said,
+        out: &mut Strand,
+    ) {
+        let session_id = session.clone();
+        match after {
+            After::Nothing => {}
+            After::RemoveLastMessage => {
+                let message_id = said.messages.pop().unwrap();
+                out.push(EventPayload::MessageRemoved { session_id, message_id });
+            }
+            After::RemovePart => {
+                if let Some(Part { id: part_id, message_id, .. }) = said.parts.pop() {
+                    out.push(EventPayload::PartRemoved { session_id, message_id, part_id });
+                }
+            }
+            After::Resubmit => {
+                user.time.created = self.now();
+                out.push(message_updated(MessageInfo::User(user)));
+            }
+            After::PruneTools => {
+                for mut part in std::mem::take(&mut said.tools) {
+                    if let PartBody::Tool(tool) = &mut part.body {
+                        tool.state.time.get_or_insert_default().compacted = Some(self.now());
+                    }
+                    out.push(part_updated(&part));
+                }
+            }
+            After::Orphan => {
+                let child = self.create_session(Some(session), "made by hand", out);
+                let step = Step {
+                    failed: Vec::new(),
+                    thinking: None,
+                    text: Some("by hand".into()),
+                    tools: Vec::new(),
+                };
+                let turn =
+                    Turn { prompt: Prompt::Text, steps: vec![step], end: End::Idle, after: After::Nothing };
+                out.extend(self.session(&child, &Session { turns: vec![turn] }));
+            }
+        }
+    }
+
+    fn user(&mut self, session: &SessionId, prompt: &Prompt, out: &mut Strand) -> UserMessage {
+        let mut user = UserMessage::default();
+        user.id = self.id("msg");
+        user.session_id = session.clone();
+        user.time.created = self.now();
+        out.push(message_updated(MessageInfo::User(user.clone())));
+        let bodies = match prompt {
+            Prompt::Text => vec![words("do it", None)],
+            Prompt::TextAndFile => {
+                let mut file = FilePart::default();
+                file.url = String::from("data:image/png;base64,AAAA");
+                vec![words("see", None), PartBody::File(file), words("file read", Some(true))]
+            }
+            Prompt::Synthetic => vec![words("go on", Some(true))],
+            Prompt::Blank => vec![words(" ", None)],
+        };
+        for body in bodies {
+            out.push(part_updated(&self.part(session, &user.id, body)));
+        }
+        user
+    }
+
+    fn part(&mut self, session: &SessionId, message: &MessageId, body: PartBody) -> Part {
+        Part::new(self.id("prt"), session.clone(), message.clone(), body)
+    }
+
+    fn compaction(&mut self, session: &SessionId, out: &mut Strand) {
+        let mut user = UserMessage::default();
+        user.id = self.id("msg");
+        user.session_id = session.clone();
+        user.time.created = self.now();
+        let body = PartBody::Compaction(CompactionPart::default());
+        let part = self.part(session, &user.id, body);
+        out.extend([message_updated(MessageInfo::User(user)), part_updated(&part)]);
+        let mut step = self.assistant(session, out);
+        step.summary = Some(true);
+        self.text(&step, Kind::Text, "what happened", Cut::No, out);
+        self.complete(&mut step, None, out);
+    }
+
+    fn assistant(&mut self, session: &SessionId, out: &mut Strand) -> AssistantMessage {
+        let mut step = AssistantMessage::default();
+        step.id = self.id("msg");
+        step.session_id = session.clone();
+        step.time.created = self.now();
+        (step.provider_id, step.model_id) = ("p".to_owned(), "m".to_owned());
+        out.push(message_updated(MessageInfo::Assistant(Box::new(step.clone()))));
+        step
+    }
+
+    fn complete(&mut self, step: &mut AssistantMessage, error: Option<&str>, out: &mut Strand) {
+        if let Some(name) = error {
+            let mut error = MessageError::default();
+            name.clone_into(&mut error.name);
+            step.error = Some(error);
+        } else {
+            step.finish = Some("stop".to_owned());
+            (step.tokens.input, step.tokens.output, step.tokens.cache.read) = (3, 2, 4);
+            step.cost = 0.1;
+            out.push(message_updated(MessageInfo::Assistant(Box::new(step.clone()))));
+        }
+        step.time.completed = Some(self.now());
+        out.push(message_updated(MessageInfo::Assistant(Box::new(step.clone()))));
+    }
+
+    /// Streams a text.
+    fn text(&mut self, step: &AssistantMessage, kind: Kind, text: &str, cut: Cut, out: &mut Strand) -> Part {
+        let mut time = PartTime::default();
+        time.start = self.now();
+        let mut part = self.part(&step.session_id, &step.id, kind.body("", &time));
+        out.push(part_updated(&part));
+        let mut sent = 0;
+        while sent < text.len() {
+            let rest = &text[sent..];
+            let n_chars = 1 + self.chunks.below(rest.chars().count().min(4));
+            let chunk = &rest[..rest.char_indices().nth(n_chars).map_or(rest.len(), |(at, _)| at)];
+            sent += chunk.len();
             match self.dialect {
-                Dialect::Deltas => said.push(json!({"type": "message.part.delta", "properties": {
-                    "sessionID": session, "messageID": message["id"], "partID": part["id"], "field": "text", "delta": chunk}})),
+                Dialect::Deltas => {
+                    let (session, message) = (step.session_id.clone(), step.id.clone());
+                    out.push(EventPayload::PartDelta(PartDelta::new(
+                        session,
+                        message,
+                        part.id.clone(),
+                        chunk,
+                    )));
+                }
                 Dialect::Wholes => {
-                    part["text"] = json!(so_far);
-                    said.push(json!({"type": "message.part.updated", "properties": {"part": part, "delta": chunk}}));
+                    part.body = kind.body(&text[..sent], &time);
+                    out.push(EventPayload::PartUpdated { part: part.clone(), delta: Some(chunk.to_owned()) });
                 }
             }
         }
-        if end.is_some() {
-            part["text"] = json!(text.trim_end());
-            part["time"]["end"] = json!(self.now());
-            said.push(part_updated(&part));
+        if cut == Cut::No {
+            time.end = Some(self.now());
+            part.body = kind.body(text.trim_end(), &time);
+            out.push(part_updated(&part));
         }
         part
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one step")]
-    fn step(
-        &mut self,
-        session: &str,
-        step: &Step,
-        end: End,
-        children: &mut Vec<String>,
-        run: &mut StepRun,
-        background: &mut Vec<Strand>,
-        said: &mut Strand,
-    ) -> End {
-        let mut message = self.assistant(session, said);
-        run.message = message.clone();
+    fn step(&mut self, session: &SessionId, step: &Step, end: End, said: &mut Said, out: &mut Strand) {
+        let mut message = self.assistant(session, out);
+        said.messages.push(message.id.clone());
         for failed in &step.failed {
-            let start = self.part(session, &message, json!({"type": "step-start"}));
-            said.push(part_updated(&start));
-            self.text(session, &message, "text", failed, None, said);
-            said.push(json!({"type": "session.status", "properties": {"sessionID": session,
-                "status": {"type": "retry", "attempt": 1, "message": "overloaded", "next": 1}}}));
-            said.push(status(session, "busy"));
+            out.push(part_updated(&self.part(
+                session,
+                &message.id,
+                PartBody::StepStart(StepStartPart::default()),
+            )));
+            self.text(&message, Kind::Text, failed, Cut::Yes, out);
+            let next = Millis::default();
+            let retry = SessionStatus::Retry { attempt: 1, message: "overloaded".to_owned(), next };
+            out.extend([status(session, retry), status(session, SessionStatus::Busy)]);
         }
-        let start = self.part(session, &message, json!({"type": "step-start"}));
-        said.push(part_updated(&start));
-        let broken = matches!(end, End::Abort | End::Crash);
-        for (kind, text) in [("reasoning", &step.thinking), ("text", &step.text)] {
+        for (kind, text) in [(Kind::Thinking, &step.thinking), (Kind::Text, &step.text)] {
             if let Some(text) = text {
                 // A crash leaves the text without an end; an abort ends it.
-                let is_cut = end == End::Crash && kind == "text";
-                let part = self.text(session, &message, kind, text, (!is_cut).then_some(()), said);
-                run.parts.push((message["id"].clone(), part["id"].clone()));
+                let cut = if end == End::Crash && kind == Kind::Text { Cut::Yes } else { Cut::No };
+                let part = self.text(&message, kind, text, cut, out);
+                said.parts.push(part);
             }
         }
-        let strands: Vec<Strand> = step
-            .tools
-            .iter()
-            .map(|tool| self.tool(session, &message, tool, broken, children, run, background))
-            .collect();
-        let mixed = self.mix(strands);
-        said.extend(mixed);
+        let is_broken = matches!(end, End::Abort | End::Crash);
+        let mut strands = Vec::new();
+        for tool in &step.tools {
+            strands.push(self.tool(&message, tool, is_broken, said));
+        }
+        out.extend(self.mix(strands));
         match end {
-            End::Crash => return End::Crash,
+            End::Crash => {}
             End::Error | End::Abort => {
-                said.extend([status(session, "idle"), idle(session)]);
+                out.extend([status(session, SessionStatus::Idle), idle(session)]);
                 let error = if end == End::Error { "APIError" } else { "MessageAbortedError" };
-                self.complete(&mut message, Some(error), said);
+                self.complete(&mut message, Some(error), out);
             }
             End::Idle | End::Compaction => {
-                let finish = self.part(
-                    session,
-                    &message,
-                    json!({"type": "step-finish", "reason": "stop", "cost": 0.1,
-                    "tokens": {"input": 3, "output": 2, "reasoning": 1, "cache": {"read": 4, "write": 5}}}),
-                );
-                said.push(part_updated(&finish));
-                self.complete(&mut message, None, said);
+                let finish = PartBody::StepFinish(StepFinishPart::default());
+                out.push(part_updated(&self.part(session, &message.id, finish)));
+                self.complete(&mut message, None, out);
             }
         }
-        end
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one step")]
-    fn tool(
-        &mut self,
-        session: &str,
-        message: &Value,
-        tool: &Tool,
-        broken: bool,
-        children: &mut Vec<String>,
-        run: &mut StepRun,
-        background: &mut Vec<Strand>,
-    ) -> Strand {
-        let mut said = Vec::new();
-        let name = if matches!(tool, Tool::Plain(_)) { "bash" } else { "task" };
+    fn tool(&mut self, message: &AssistantMessage, tool: &Tool, is_broken: bool, said: &mut Said) -> Strand {
+        let session = &message.session_id;
+        let mut out = Vec::new();
+        let mut call = ToolPart::default();
         // Call ids repeat on purpose.
-        let mut part = self.part(
-            session,
-            message,
-            json!({"type": "tool", "callID": "call_1", "tool": name,
-            "state": {"status": "pending", "input": {}, "raw": ""}}),
-        );
-        run.parts.push((message["id"].clone(), part["id"].clone()));
-        said.push(part_updated(&part));
-        let start = self.now();
-        part["state"] = json!({"status": "running", "time": {"start": start},
-            "input": {"description": "look", "prompt": "look around", "subagent_type": "general"}});
+        call.call_id = "call_1".into();
+        call.tool = String::from(if matches!(tool, Tool::Plain(_)) { "bash" } else { "task" });
+        let mut part = self.part(session, &message.id, PartBody::Tool(Box::new(call.clone())));
+        said.parts.push(part.clone());
+        out.push(part_updated(&part));
+        let mut update = |call: &ToolPart, out: &mut Strand| {
+            part.body = PartBody::Tool(Box::new(call.clone()));
+            out.push(part_updated(&part));
+        };
+        call.state.status = ToolStatus::Running;
+        call.state.input =
+            json!({"description": "look", "prompt": "look around", "subagent_type": "general"});
+        call.state.time.get_or_insert_default().start = self.now();
+        let named = |child: &SessionId| Some(Extra::from_iter([("sessionId".to_owned(), json!(child))]));
         let mut end = match tool {
             Tool::Plain(end) | Tool::Task { end, .. } => *end,
             Tool::Background(_) | Tool::Resume => ToolEnd::Completed,
         };
-        if broken && end == ToolEnd::Completed {
+        if is_broken && end == ToolEnd::Completed {
             end = ToolEnd::Failed;
         }
-        let mut forgets = false;
+        let mut forgotten = None;
         match tool {
             Tool::Plain(_) => {
-                said.push(part_updated(&part));
-                part["state"]["metadata"] = json!({"output": "so far"});
-                said.push(part_updated(&part));
+                update(&call, &mut out);
+                call.state.metadata = Some(Extra::from_iter([("output".to_owned(), json!("so far"))]));
+                update(&call, &mut out);
             }
             Tool::Task { child, forgets_child, .. } => {
-                let id = self.child(session, "look (@general subagent)", &mut said);
-                children.push(id.clone());
-                part["state"]["metadata"] = json!({"sessionId": id});
-                said.push(part_updated(&part));
-                said.extend(self.session(&id, child));
-                forgets = *forgets_child;
+                let id = self.create_session(Some(session), "look (@general subagent)", &mut out);
+                said.children.push(id.clone());
+                call.state.metadata = named(&id);
+                update(&call, &mut out);
+                out.extend(self.session(&id, child));
+                forgotten = forgets_child.then_some(id);
             }
             Tool::Background(child) => {
-                let id = self.child(session, "work (@general subagent)", &mut said);
-                part["state"]["metadata"] = json!({"sessionId": id, "background": true});
-                said.push(part_updated(&part));
-                background.push(self.session(&id, child));
+                let id = self.create_session(Some(session), "work (@general subagent)", &mut out);
+                call.state.metadata = named(&id);
+                call.state.metadata.get_or_insert_default().insert("background".to_owned(), json!(true));
+                update(&call, &mut out);
+                let strand = self.session(&id, child);
+                said.background.push((id, strand));
             }
             Tool::Resume => {
-                if let Some(id) = children.first().cloned() {
-                    part["state"]["metadata"] = json!({"sessionId": id});
-                }
-                said.push(part_updated(&part));
+                call.state.metadata = said.children.first().and_then(named);
+                update(&call, &mut out);
             }
         }
-        let now = self.now();
-        part["state"]["time"]["end"] = json!(now);
+        call.state.time.get_or_insert_default().end = Some(self.now());
         match end {
             ToolEnd::Completed => {
-                part["state"]["status"] = json!("completed");
-                part["state"]["output"] = json!("<task_result>\nfound\n</task_result>");
-                part["state"]["title"] = json!("look");
+                call.state.status = ToolStatus::Completed;
+                call.state.output = Some("<task_result>\nfound\n</task_result>".to_owned());
             }
             ToolEnd::Failed => {
-                let child = part["state"]["metadata"]["sessionId"].as_str().map(str::to_owned);
-                part["state"]["status"] = json!("error");
-                part["state"]["error"] = json!(child.filter(|_| forgets).map_or_else(
-                    || "it broke".to_owned(),
-                    |child| format!("Subagent failed (task_id: {child}): it broke"),
-                ));
-                if forgets {
-                    part["state"].as_object_mut().unwrap().remove("metadata");
+                call.state.status = ToolStatus::Error;
+                call.state.error = Some("it broke".to_owned());
+                if let Some(child) = forgotten {
+                    call.state.error = Some(format!("Subagent failed (task_id: {child}): it broke"));
+                    call.state.metadata = None;
                 }
             }
-            ToolEnd::Stuck => return said,
+            ToolEnd::Stuck => return out,
         }
-        said.push(part_updated(&part));
-        run.tools.push(part);
-        said
+        update(&call, &mut out);
+        said.tools.push(part);
+        out
     }
 }
 
-struct StepRun {
-    message: Value,
-    parts: Vec<(Value, Value)>,
-    tools: Vec<Value>,
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Thinking,
 }
 
-fn strand_session(strand: &Strand) -> Value {
-    strand.first().map_or(Value::Null, |event| event["properties"]["info"]["sessionID"].clone())
+impl Kind {
+    fn body(self, text: &str, time: &PartTime) -> PartBody {
+        match self {
+            Self::Text => {
+                let mut part = TextPart::default();
+                text.clone_into(&mut part.text);
+                part.time = Some(time.clone());
+                PartBody::Text(part)
+            }
+            Self::Thinking => {
+                let mut part = ReasoningPart::default();
+                text.clone_into(&mut part.text);
+                part.time = Some(time.clone());
+                PartBody::Reasoning(part)
+            }
+        }
+    }
 }
 
-fn part_updated(part: &Value) -> Value {
-    json!({"type": "message.part.updated", "properties": {"part": part}})
+/// Whether a text is broken off before its end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    Yes,
+    No,
 }
 
-fn status(session: &str, status: &str) -> Value {
-    json!({"type": "session.status", "properties": {"sessionID": session, "status": {"type": status}}})
+fn words(text: &str, synthetic: Option<bool>) -> PartBody {
+    let mut part = TextPart::default();
+    text.clone_into(&mut part.text);
+    part.synthetic = synthetic;
+    PartBody::Text(part)
 }
 
-fn idle(session: &str) -> Value {
-    json!({"type": "session.idle", "properties": {"sessionID": session}})
+fn message_updated(info: MessageInfo) -> EventPayload {
+    EventPayload::MessageUpdated(info)
+}
+
+fn part_updated(part: &Part) -> EventPayload {
+    EventPayload::PartUpdated { part: part.clone(), delta: None }
+}
+
+fn status(session: &SessionId, status: SessionStatus) -> EventPayload {
+    EventPayload::SessionStatus { session_id: session.clone(), status }
+}
+
+fn idle(session: &SessionId) -> EventPayload {
+    EventPayload::SessionIdle { session_id: session.clone() }
 }
 
 /// What the server has stored.

@@ -1,7 +1,10 @@
 //! Behaviour, one module each, in one binary so that it links once.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken test rig should stop the test")]
-#![expect(clippy::print_stderr, reason = "whoever runs the tests should know what was skipped")]
+#![cfg_attr(
+    feature = "client",
+    expect(clippy::print_stderr, reason = "whoever runs the tests should know what was skipped")
+)]
 
 #[cfg(feature = "client")]
 mod client_calls;
@@ -11,6 +14,7 @@ mod client_secrets;
 mod feed_live;
 
 mod core_observe;
+mod core_transcript;
 mod core_wire;
 #[cfg(feature = "test-util")]
 mod fake_faults;
@@ -19,8 +23,10 @@ mod fake_flavours;
 #[cfg(feature = "test-util")]
 mod fake_load;
 mod fixtures_parity;
+mod laws_arbitrary;
 mod laws_fold;
 mod laws_model;
+mod laws_program;
 #[cfg(feature = "test-util")]
 mod manager_abort;
 #[cfg(feature = "test-util")]

@@ -191,6 +191,9 @@ fn ends() -> Vec<End> {
 async fn every_end_is_called_by_its_name_on_every_release() {
     let flavours = [Flavour::V1_18, Flavour::V1_15_0, Flavour::V1_1];
     let cases = flavours.into_iter().flat_map(|flavour| ends().into_iter().map(move |end| (flavour, end)));
+    // 1.1 does not ask again after an error inside a stream.
+    let cases =
+        cases.filter(|(flavour, end)| *flavour != Flavour::V1_1 || end.name != "error chunk, then fine");
     join_all(cases.map(|(flavour, end)| async move {
         let case = format!("{} on {flavour:?}", end.name);
         let stage = Stage::of(quick().flavour(flavour)).await;

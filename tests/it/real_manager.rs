@@ -246,8 +246,8 @@ async fn turns_on_a_real_server() {
 async fn normal_turn(house: &House) {
     let room = house.room("normal").await;
     let script = Script::new([
-        with(bash("echo hi", "hi\n"), |it| it.reasoning = "let me see".to_owned()),
-        with(Step::text("All done."), |it| it.reasoning = "fine".to_owned()),
+        with(bash("echo hi", "hi\n"), |it| it.reasoning.push_str("let me see")),
+        with(Step::text("All done."), |it| it.reasoning.push_str("fine")),
     ]);
     let result = room.ask("first", &script).await;
     room.check("first", &result, "All done.").await;
@@ -557,7 +557,7 @@ async fn compaction(house: &House) {
 
 async fn stream_cut(house: &House) {
     let proxy = Proxy::start(house.server.url()).await;
-    let room = house.room_at("cut", 0, proxy.url(), |manager| manager).await;
+    let room = house.room_at("cut", 0, &proxy.url(), |manager| manager).await;
     let (running, mut updates) = room.start("x", &gated("cut", "one two three four five six"));
     until(&mut updates, is_text).await;
     for _ in 0..3 {
@@ -636,10 +636,13 @@ async fn attached_after_a_restart_of_the_runner(house: &House) {
     room.check("y", &result, "and on").await;
 }
 
+/// What is cut, and the update that says when.
+type Case = (&'static str, Script, fn(&Update) -> bool);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_server_that_dies() {
     let Some(mut house) = House::open(1).await else { return };
-    let cases: [(&'static str, Script, fn(&Update) -> bool); 3] = [
+    let cases: [Case; 3] = [
         ("dies in text", gated("dies", "one two three four"), is_text),
         ("dies in tool", Script::new([Step::tool(slow_tool()), Step::text("never")]), is_running_tool),
         ("dies in child", Script::new([Step::tool(task(&gated("dies", "one two three four")))]), is_text),

@@ -96,9 +96,16 @@ impl ScriptedModel {
 
     /// How often the first step of a prompt that contains `words` was asked for.
     pub(crate) fn runs_of(&self, words: &str) -> usize {
-        let is_run =
-            |call: &&ModelCall| call.kind == CallKind::Chat && call.step == 0 && call.prompt.contains(words);
-        self.state.borrow().calls.iter().filter(is_run).count()
+        self.state.borrow().runs_of(words)
+    }
+
+    /// Waits until the first step of prompts that contain `words` was asked for `n` times.
+    pub(crate) async fn wait_for_runs(&self, words: &str, n: usize) {
+        self.state
+            .subscribe()
+            .wait_for(|state| state.runs_of(words) >= n)
+            .await
+            .expect("the model holds its own state");
     }
 
     /// Waits until `n` chat calls have arrived in all; a gated one counts as soon as it arrives.
@@ -109,6 +116,14 @@ impl ScriptedModel {
             .wait_for(|state| chats(state) >= n)
             .await
             .expect("the model holds its own state");
+    }
+}
+
+impl State {
+    fn runs_of(&self, words: &str) -> usize {
+        let is_run =
+            |call: &&ModelCall| call.kind == CallKind::Chat && call.step == 0 && call.prompt.contains(words);
+        self.calls.iter().filter(is_run).count()
     }
 }
 

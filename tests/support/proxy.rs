@@ -1,4 +1,9 @@
-//! A loopback proxy whose connections can be cut.
+//! A network of our own between a client and a server: a loopback proxy whose connections can be cut.
+
+#![allow(dead_code, reason = "each target that includes this module uses its own part of it")]
+#![expect(clippy::expect_used, reason = "a broken test rig should stop the test")]
+
+use std::net::SocketAddr;
 
 use tokio::{
     io::copy_bidirectional,
@@ -7,47 +12,112 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Passes bytes on to a server; dropping it closes the port and every connection.
+/// A running proxy; dropping it cuts all connections.
 pub(crate) struct Proxy {
-    url: String,
-    cuts: watch::Sender<()>,
+    address: SocketAddr,
+    state: watch::Sender<State>,
     _server: JoinSet<()>,
 }
 
+#[derive(Default)]
+struct State {
+    /// Connections of an earlier age are cut.
+    age: u64,
+    /// New connections are cut at once.
+    dark: bool,
+    /// New connections that were cut so.
+    refused: usize,
+    open: usize,
+}
+
 impl Proxy {
-    /// A proxy of the server at `url`, such as `http://127.0.0.1:4096`.
+    /// A proxy in front of `http://host:port`.
     pub(crate) async fn start(url: &str) -> Self {
-        let upstream = url.trim_start_matches("http://").to_owned();
+        let target: SocketAddr =
+            url.strip_prefix("http://").and_then(|host| host.parse().ok()).expect("an address");
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("bind the proxy's port");
         let address = listener.local_addr().expect("the proxy's address");
-        let cuts = watch::Sender::new(());
+        let state = watch::Sender::new(State::default());
         let mut server = JoinSet::new();
-        server.spawn(serve(listener, upstream, cuts.clone()));
-        Self { url: format!("http://{address}"), cuts, _server: server }
+        server.spawn(serve(listener, target, state.clone()));
+        Self { address, state, _server: server }
     }
 
-    pub(crate) fn url(&self) -> &str {
-        &self.url
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
     }
 
-    /// Breaks every connection that is open now.
+    /// Cuts all connections; new ones are fine.
     pub(crate) fn cut(&self) {
-        self.cuts.send_replace(());
+        self.state.send_modify(|state| state.age += 1);
+    }
+
+    /// Cuts all connections, and new ones as they come.
+    pub(crate) fn go_dark(&self) {
+        self.state.send_modify(|state| {
+            state.age += 1;
+            state.dark = true;
+            state.refused = 0;
+        });
+    }
+
+    /// Lets new connections through again.
+    pub(crate) fn light_up(&self) {
+        self.state.send_modify(|state| state.dark = false);
+    }
+
+    /// Waits until so many connections have been tried in the dark.
+    pub(crate) async fn wait_until_refused(&self, n: usize) {
+        self.state
+            .subscribe()
+            .wait_for(|state| state.refused >= n)
+            .await
+            .expect("the proxy holds its own state");
+    }
+
+    /// Waits until nobody is connected.
+    pub(crate) async fn wait_until_unused(&self) {
+        self.state
+            .subscribe()
+            .wait_for(|state| state.open == 0)
+            .await
+            .expect("the proxy holds its own state");
     }
 }
 
-async fn serve(listener: TcpListener, upstream: String, cuts: watch::Sender<()>) {
+async fn serve(listener: TcpListener, target: SocketAddr, state: watch::Sender<State>) {
+    // Connections live in the set, so that they end together with this task.
     let mut connections = JoinSet::new();
     loop {
-        let Ok((mut client, _)) = listener.accept().await else { continue };
-        let mut cut = cuts.subscribe();
-        let upstream = upstream.clone();
-        connections.spawn(async move {
-            let Ok(mut server) = TcpStream::connect(upstream).await else { return };
-            tokio::select! {
-                _ = copy_bidirectional(&mut client, &mut server) => {}
-                _ = cut.changed() => {}
-            }
-        });
+        let Ok((client, _)) = listener.accept().await else { continue };
+        connections.spawn(carry(client, target, state.clone()));
+        while connections.try_join_next().is_some() {}
     }
+}
+
+async fn carry(mut client: TcpStream, target: SocketAddr, state: watch::Sender<State>) {
+    let mut now = state.subscribe();
+    let mut age = None;
+    state.send_modify(|state| {
+        if state.dark {
+            state.refused += 1;
+        } else {
+            state.open += 1;
+            age = Some(state.age);
+        }
+    });
+    let Some(age) = age else { return };
+    let carried = async {
+        let mut server = TcpStream::connect(target).await?;
+        // A lone small write must not wait for an acknowledgement.
+        client.set_nodelay(true)?;
+        server.set_nodelay(true)?;
+        copy_bidirectional(&mut client, &mut server).await
+    };
+    tokio::select! {
+        // Either side may go away as it likes.
+        _ = carried => {}
+        _ = now.wait_for(|state| state.age != age) => {}
+    }
+    state.send_modify(|state| state.open -= 1);
 }

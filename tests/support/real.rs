@@ -215,6 +215,12 @@ impl RealServer {
         self.process.wait().await.expect("the server ends");
     }
 
+    /// Asks the server to end, as a supervisor would.
+    pub(crate) async fn terminate(&mut self) {
+        signal_group(&self.process, Signal::TERM);
+        self.process.wait().await.expect("the server ends");
+    }
+
     /// Starts it again on the same HOME and the same port, killing it first if it still runs.
     pub(crate) async fn restart(&mut self) {
         self.kill().await;
@@ -289,10 +295,14 @@ fn project_path(home: &Path, index: usize) -> PathBuf {
 }
 
 fn kill_group(process: &Child) {
+    signal_group(process, Signal::KILL);
+}
+
+fn signal_group(process: &Child, signal: Signal) {
     let pid = process.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
     if let Some(pid) = pid {
         // It may have ended by itself.
-        let _ = kill_process_group(pid, Signal::KILL);
+        let _ = kill_process_group(pid, signal);
     }
 }
 

@@ -107,7 +107,7 @@ impl<'a> Call<'a> {
                 self.is_full = true;
                 break;
             }
-            if retries == MAX_RETRIES || !failure.is_transient() {
+            if retries == MAX_RETRIES || !failure.is_retried_by(self.shared.options.flavour) {
                 self.halt(failure.to_json());
                 break;
             }

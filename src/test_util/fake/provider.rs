@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::options::Flavour;
 use crate::test_util::ProviderError;
 
 /// A failed attempt to get an answer from the model.
@@ -56,7 +57,11 @@ impl Failure {
         self.error.status == 413 || OVERFLOW.iter().any(|words| body.contains(words))
     }
 
-    pub(super) fn is_transient(&self) -> bool {
+    /// Whether the server asks again. Old releases take an error inside a stream as final.
+    pub(super) fn is_retried_by(&self, flavour: Flavour) -> bool {
+        if flavour == Flavour::V1_1 && !self.comes_first() {
+            return false;
+        }
         let body = self.body.to_string().to_lowercase();
         self.is_retryable_status() || TRANSIENT.iter().any(|words| body.contains(words))
     }

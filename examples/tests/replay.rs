@@ -1,0 +1,127 @@
+//! `replay` as a person runs it, on the recorded sessions and on what is none.
+//!
+//! `cargo test` builds the example before it runs this; `cargo test --test replay` alone does not.
+
+#![expect(clippy::unwrap_used, reason = "a broken test rig should stop the test")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use opencode_conductor::SessionConversationState;
+
+fn replay(arguments: &[&str]) -> Output {
+    let tests = std::env::current_exe().unwrap();
+    let path = tests.parent().unwrap().parent().unwrap().join("examples/replay");
+    assert!(path.exists(), "{} is not there: run `cargo test` or `cargo build --examples`", path.display());
+    Command::new(path).args(arguments).env_remove("NO_COLOR").output().unwrap()
+}
+
+fn fixtures() -> Vec<PathBuf> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
+    let dirs = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let dirs: Vec<PathBuf> = dirs.filter(|path| path.join("events.sse").exists()).collect();
+    assert!(!dirs.is_empty());
+    dirs
+}
+
+#[test]
+fn json_is_the_serialised_state_and_the_same_each_time() {
+    for fixture in fixtures() {
+        let mut lists: Vec<String> = fs::read_dir(fixture.join("messages"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path().to_str().unwrap().to_owned())
+            .collect();
+        lists.sort();
+        let lists = lists.iter().map(String::as_str).chain(["--json"]).collect::<Vec<_>>();
+        let events = fixture.join("events.sse");
+        for arguments in [lists, vec![events.to_str().unwrap(), "--json", "--format", "opencode-events"]] {
+            let (one, two) = (replay(&arguments), replay(&arguments));
+            assert_eq!((one.status.code(), one.stderr.as_slice()), (Some(0), &b""[..]), "{arguments:?}");
+            assert_eq!(one.stdout, two.stdout);
+            let text = String::from_utf8(one.stdout).unwrap();
+            let state: SessionConversationState = serde_json::from_str(&text).unwrap();
+            assert_eq!(serde_json::to_string(&state).unwrap() + "\n", text);
+        }
+    }
+}
+
+#[test]
+fn the_views_show_the_conversation() {
+    let fixture = fixtures().into_iter().find(|path| path.ends_with("nested_subagents")).unwrap();
+    let events = fixture.join("events.sse");
+    let show = |arguments: &[&str]| {
+        let arguments: Vec<&str> =
+            [events.to_str().unwrap()].into_iter().chain(arguments.iter().copied()).collect();
+        String::from_utf8(replay(&arguments).stdout).unwrap()
+    };
+    let terminal = show(&[]);
+    assert!(
+        terminal.contains("\u{1b}[32m⏵ nester outer") && terminal.contains("    Inner is done."),
+        "{terminal}"
+    );
+    let markdown = show(&["--markdown"]);
+    assert!(markdown.contains("> ### Subagent general: inner · success"), "{markdown}");
+    assert!(markdown.contains("> > Inner is done."), "{markdown}");
+}
+
+#[test]
+fn a_mistake_is_one_clear_line_and_status_2() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, content: &[u8]| {
+        let path = dir.path().join(name);
+        fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (text, broken) = (write("notes.txt", b"not a transcript\n"), write("broken.json", b"[{\"info\":"));
+    let (number, bytes) = (write("number.json", b"[1]"), write("bytes.json", b"\xff\xfe"));
+    let export = write("export.json", br#"{"messages":[]}"#);
+    for (arguments, said) in [
+        (vec![], "no file given"),
+        (vec!["missing.json"], "missing.json: "),
+        (vec![text.as_str()], "notes.txt: the transcript is neither"),
+        (
+            vec![broken.as_str()],
+            "broken.json: the transcript could not be decoded: malformed message list at `[0]`",
+        ),
+        (
+            vec![number.as_str()],
+            "number.json: the transcript could not be decoded: malformed message at `[0]`",
+        ),
+        (vec![bytes.as_str()], "bytes.json: "),
+        (
+            vec![export.as_str(), "--format", "opencode-messages"],
+            "export.json: the transcript could not be decoded",
+        ),
+        (vec![export.as_str(), "--format", "yaml"], "unknown format"),
+        (vec![export.as_str(), "--format"], "--format needs a value"),
+        (vec![export.as_str(), "--colour"], "unknown option"),
+        (vec![export.as_str(), text.as_str()], "notes.txt: "),
+    ] {
+        let output = replay(&arguments);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(said) && stderr.lines().count() == 1, "{arguments:?}: {stderr}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn what_is_malformed_inside_is_reported_beside_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log.jsonl");
+    let good = r#"{"type":"session.created","properties":{"info":{"id":"ses_1"}}}"#;
+    fs::write(&log, format!("{good}\n{{\"type\":\"session.idle\",\"properties\":{{}}}}\n")).unwrap();
+    let output = replay(&[log.to_str().unwrap(), "--json"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(
+        stderr
+            .contains("log.jsonl: line 2: malformed session.idle at `properties`: missing field `sessionID`"),
+        "{stderr}"
+    );
+    let output = replay(&[log.to_str().unwrap(), "--session", "ses_2"]);
+    assert_eq!(output.status.code(), Some(2));
+}
