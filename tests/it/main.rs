@@ -30,6 +30,8 @@ mod laws_program;
 #[cfg(feature = "test-util")]
 mod manager_abort;
 #[cfg(feature = "test-util")]
+mod manager_chaos;
+#[cfg(feature = "test-util")]
 mod manager_completion;
 #[cfg(feature = "test-util")]
 mod manager_cost;
