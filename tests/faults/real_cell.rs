@@ -59,7 +59,8 @@ pub(crate) fn rows() -> Vec<Row<Strike>> {
         row("kill -9, slow start", Strike::SlowStart, "S . . I I I I I . ."),
         row("connections cut", Strike::Cut, "S . . S S S S S . ."),
         row("network down for a while", Strike::Darkness, "S . . S S S S S . ."),
-        row("instance disposed", Strike::Dispose, "S . . A A A A A . ."),
+        // With a permission pending the server was seen to abort the step or to reject the request, so that cell says nothing.
+        row("instance disposed", Strike::Dispose, "S . . A A A A . . ."),
         row("aborted by somebody else", Strike::Abort, "S . . A A A A A . ."),
         row("session deleted", Strike::Delete, "g . . g g g g g . ."),
     ]
