@@ -45,10 +45,11 @@ pub(crate) struct Saboteur<'a> {
     pub(crate) fake: &'a FakeOpenCode,
     pub(crate) api: DirectoryClient,
     pub(crate) directory: &'a str,
-    pub(crate) sessions: &'a [SessionId],
+    /// The sessions, each with its own aborts.
+    pub(crate) sessions: &'a [(SessionId, Blows)],
     pub(crate) tally: &'a Tally,
     pub(crate) kills: &'a Blows,
-    pub(crate) aborts: &'a Blows,
+    pub(crate) disposals: &'a Blows,
 }
 
 impl Saboteur<'_> {
@@ -70,13 +71,13 @@ impl Saboteur<'_> {
                 }
                 18 => {
                     self.tally.fault("instance disposed");
-                    self.aborts.strike(self.fake.dispose(self.directory)).await;
+                    self.disposals.strike(self.fake.dispose(self.directory)).await;
                 }
                 _ => {
                     self.tally.fault("session aborted");
-                    if let Some(session) = rng.choice(self.sessions) {
+                    if let Some((session, aborts)) = rng.choice(self.sessions) {
                         // Whether it arrives or not, it was tried.
-                        let _ = self.aborts.strike(self.api.abort(session)).await;
+                        let _ = aborts.strike(self.api.abort(session)).await;
                     }
                 }
             }

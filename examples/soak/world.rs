@@ -35,7 +35,7 @@ pub(crate) struct World {
     tally: Arc<Tally>,
     rng: Rng,
     kills: Blows,
-    aborts: Blows,
+    disposals: Blows,
 }
 
 impl World {
@@ -52,7 +52,7 @@ impl World {
         let wait = WaitOptions::default().start_timeout(Duration::from_secs(1)).max_kicks(8_u32);
         let manager =
             ConversationManager::builder(client).permissions(PermissionPolicy::AllowOnce).wait(wait)?.build();
-        Ok(Self { fake, manager, tally, rng, kills: Blows::default(), aborts: Blows::default() })
+        Ok(Self { fake, manager, tally, rng, kills: Blows::default(), disposals: Blows::default() })
     }
 
     /// Plays a few turns in each of so many sessions, checks them, and ends.
@@ -61,13 +61,13 @@ impl World {
         for task in 0..tasks {
             let request = CreateTaskSession::new("soak", format!("task-{task}"), "/soak", DIRECTORY);
             match self.manager.create_task_session(request).await {
-                Ok(meta) => sessions.push(meta.session_id),
+                Ok(meta) => sessions.push((meta.session_id, Blows::default())),
                 Err(error) => self.tally.bad(Bad::Wrong, format!("no session: {error}")),
             }
         }
         let rngs: Vec<Rng> = sessions.iter().map(|_| self.rng.fork()).collect();
         let mut sabotage = self.rng.fork();
-        let runs = sessions.iter().zip(rngs).map(|(session, rng)| self.task(session, rng));
+        let runs = sessions.iter().zip(rngs).map(|((session, aborts), rng)| self.task(session, aborts, rng));
         if faults && let Ok(directory) = Directory::new(DIRECTORY) {
             let saboteur = Saboteur {
                 fake: &self.fake,
@@ -76,7 +76,7 @@ impl World {
                 sessions: &sessions,
                 tally: &self.tally,
                 kills: &self.kills,
-                aborts: &self.aborts,
+                disposals: &self.disposals,
             };
             let mut runs = std::pin::pin!(join_all(runs));
             tokio::select! {
@@ -89,17 +89,17 @@ impl World {
             join_all(runs).await;
         }
         self.fake.clear_faults();
-        for session in &sessions {
+        for (session, _) in &sessions {
             self.compare(session).await;
         }
         self.end().await;
     }
 
-    async fn task(&self, session: &SessionId, mut rng: Rng) {
+    async fn task(&self, session: &SessionId, aborts: &Blows, mut rng: Rng) {
         let mut reported = BTreeMap::new();
         for _ in 0..=rng.usize(..MAX_TURNS) {
             let plan = Plan::random(&mut rng);
-            let (kills, aborts) = (self.kills.done(), self.aborts.done());
+            let before = [&self.kills, &self.disposals, aborts].map(|blows| (blows, blows.done()));
             let input = PromptInput::new(session.clone(), plan.script.prompt("do it"));
             let Ok(outcome) = timeout(HANG, self.manager.prompt(input).into_future()).await else {
                 self.tally.outcome("hangs");
@@ -110,14 +110,16 @@ impl World {
             if let Ok(result) = &outcome {
                 reported.insert(result.submission.message_id.to_string(), name(&outcome));
             }
+            let [killed, disposed, aborted] = before.map(|(blows, done)| blows.fell_since(done));
             let explained = match &outcome {
                 Ok(result) => match &result.completion {
                     Completion::Settled => plan.answer.is_some() && result.answer() == plan.answer,
                     Completion::Failed(_) => plan.answer.is_none(),
                     // An abort between two steps leaves the same traces as a crash there.
-                    Completion::Interrupted => self.kills.fell_since(kills) || self.aborts.fell_since(aborts),
+                    Completion::Interrupted => killed || disposed || aborted,
+                    Completion::Aborted => disposed || aborted,
                     // A disposed instance rejects what it was asking for.
-                    Completion::Aborted | Completion::Rejected => self.aborts.fell_since(aborts),
+                    Completion::Rejected => disposed,
                     _ => false,
                 },
                 // That the prompt did not run is checked below.
