@@ -674,8 +674,12 @@ async fn a_real_server_that_dies() {
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_tasks_in_five_directories() {
     let Some(house) = House::open(5).await else { return };
-    let client = OpenCodeClient::new(house.server.url()).unwrap();
-    let manager = ConversationManager::builder(client).build();
+    // On a small machine fifty turns at once make the server silent for long; what matters is that all end well.
+    let patience = Duration::from_secs(240);
+    let client = OpenCodeClient::builder(house.server.url()).answer_timeout(patience).build().unwrap();
+    let wait =
+        WaitOptions::default().idle_timeout(patience).start_timeout(patience / 4).settle_grace(patience / 4);
+    let manager = ConversationManager::builder(client).wait(wait).unwrap().build();
     let tasks = (0..50).map(|n| {
         let (manager, house) = (manager.clone(), &house);
         async move {
@@ -694,7 +698,7 @@ async fn fifty_tasks_in_five_directories() {
             assert_eq!(result.conversation, loaded, "{n}");
         }
     });
-    tokio::time::timeout(2 * SCENARIO_LIMIT, join_all(tasks)).await.expect("all end in time");
+    tokio::time::timeout(4 * SCENARIO_LIMIT, join_all(tasks)).await.expect("all end in time");
     assert!(manager.client().statistics().requests < 50 * 30, "{:?}", manager.client().statistics());
     let _: Value = house.server.get("/session").await;
     manager.shutdown().await;
