@@ -465,6 +465,16 @@ fn usage_is_kept_per_message_and_counted_once() {
 }
 
 #[test]
+fn a_cost_survives_being_written() {
+    // Once found off by one digit in the last place.
+    for cost in [923_102_434_687_862_081_f64, 0.1 + 0.2, 1e-7, 0.0] {
+        let state = fold(&[usage("main", "m1", 1, "p/one", 10, cost)]);
+        let json = serde_json::to_string(&state).unwrap();
+        assert_eq!(serde_json::from_str::<SessionConversationState>(&json).unwrap(), state, "{json}");
+    }
+}
+
+#[test]
 fn changes_name_what_changed_and_only_that() {
     let mut state = fold(&[text("main", 1, "pending", "a"), tool("main", 2, "running")]);
     let main = ConversationId::main();

@@ -453,6 +453,25 @@ fn a_subagent_in_the_background_ends_with_its_session_and_not_with_its_call() {
 }
 
 #[test]
+fn a_removed_prompt_that_is_announced_again_does_not_wake_its_session() {
+    // Found by delivering stretches of a log twice: the child seemed to run for ever.
+    let mut client = Client::new();
+    client.child("ses_a", ROOT);
+    let (prompt, step) = (user("ses_a", "msg_1", 1), completed(step("ses_a", "msg_2", 2)));
+    client.message(&prompt);
+    client.message(&step);
+    client.part(&ended(&step, "prt_1", "done"));
+    client.idle("ses_a");
+    let removed = json!({"sessionID": "ses_a", "messageID": "msg_1"});
+    client.event("message.removed", removed.clone());
+    let status = |client: &Client| client.state.subagents().next().unwrap().status;
+    assert_eq!(status(&client), RunStatus::Success);
+    client.message(&prompt);
+    client.event("message.removed", removed);
+    assert_eq!(status(&client), RunStatus::Success);
+}
+
+#[test]
 fn a_deleted_child_leaves_only_its_call() {
     let mut client = Client::new();
     let parent = step(ROOT, "msg_1", 1);
