@@ -300,7 +300,7 @@ impl ConversationManager {
     ///
     /// # Errors
     /// If the session is not to be had, or does not come to rest within the limits. The server's run is aborted then, unless
-    /// `options` says [`TimeoutAction::Leave`].
+    /// `options` says [`TimeoutAction::Leave`](crate::TimeoutAction::Leave).
     ///
     /// # Cancel safety
     /// Dropping it changes nothing on the server.

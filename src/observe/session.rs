@@ -91,7 +91,7 @@ impl SessionLog {
         self.order.iter().filter_map(|(_, id)| self.messages.get(id)?.view())
     }
 
-    /// The messages of the turn that a prompt began, in order, without the prompt; see [`SessionTree::turn`].
+    /// The messages of the turn that a prompt began, in order, without the prompt; see [`SessionTree::turn`](crate::observe::SessionTree::turn).
     pub(super) fn turn(&self, prompt: &MessageId) -> impl DoubleEndedIterator<Item = &Arc<Message>> {
         let from = self.place(prompt).into_iter().chain(self.first_steps.get(prompt).cloned()).min();
         let range = from.into_iter().flat_map(|from| self.order.range(from..));
