@@ -543,13 +543,25 @@ fn facts(live: &Live, prompt: Option<&MessageId>) -> Facts {
     facts.newest = n_prompts == 0;
     facts.descendant_open = tree.children().any(|child| !tree.is_at_rest(child));
     // Each result comes back as a prompt of the server's own.
-    facts.result_awaited = n_background > n_prompts;
+    let asked = tree.messages(root).next_back().is_some_and(|last| matches!(last.info, MessageInfo::User(_)));
+    let moved = prompt.is_some_and(|prompt| moved(tree, prompt));
+    facts.result_awaited = n_background > n_prompts || moved || (asked && n_prompts > 0);
     facts.tool_running = tree.running_tools().any(|part| match &part.body {
         // A subagent that is seen speaks for itself.
         PartBody::Tool(tool) => tool.child_session().is_none_or(|child| !tree.contains(&child)),
         _ => false,
     });
     facts
+}
+
+/// Whether the prompt stands behind a last step that failed: it was submitted twice, and the server got to one of the
+/// two only after that. It will run again.
+fn moved(tree: &SessionTree, prompt: &MessageId) -> bool {
+    let root = tree.root();
+    let last = tree.turn(root, prompt).filter_map(|message| message.info.as_assistant()).next_back();
+    let prompt = tree.message(root, prompt);
+    last.zip(prompt)
+        .is_some_and(|(last, prompt)| last.error.is_some() && last.time.created < prompt.info.time().created)
 }
 
 fn tree_status(tree: &SessionTree, status: &StatusMap) -> TreeStatus {

@@ -17,6 +17,7 @@ pub struct Facts {
     pub tool_running: bool,
     /// What a descendant did has not been seen to its end, as where the stream carried none or only a part of it.
     pub descendant_open: bool,
-    /// A subagent was sent to the background and its result has not come back: the session will run again by itself.
+    /// The session will run again by itself: a subagent was sent to the background and its result has not come back, the server
+    /// has put in a prompt of its own, or a late submission put this one behind its failed answer.
     pub result_awaited: bool,
 }

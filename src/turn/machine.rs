@@ -50,6 +50,8 @@ enum Quiet {
 #[derive(Debug, Clone, Copy)]
 struct Lull {
     quiet: Quiet,
+    /// The session is expected to run again by itself.
+    awaited: bool,
     since: Duration,
     confirmed: bool,
 }
@@ -81,7 +83,7 @@ enum Stream {
 struct ReadUnderWay {
     read: Read,
     began: Duration,
-    /// The root's status had changed this often when it began: what it brings may be older than what was heard meanwhile.
+    /// The status of the tree had changed this often when it began: what it brings may be older than what was heard meanwhile.
     heard: u64,
     /// The tree had made progress this often when it began.
     progressed: u64,
@@ -272,11 +274,12 @@ impl Turn {
             }
             Input::Status { descendant: Some(session), activity } => {
                 self.last_heard = now;
-                if activity == Activity::Idle {
-                    self.busy_descendants.remove(&session);
+                let changed = if activity == Activity::Idle {
+                    self.busy_descendants.remove(&session)
                 } else {
-                    self.busy_descendants.insert(session);
-                }
+                    self.busy_descendants.insert(session)
+                };
+                self.heard += u64::from(changed);
             }
             Input::SessionError(error) => {
                 self.last_heard = now;
@@ -516,8 +519,10 @@ impl Turn {
 
     fn update_lull(&mut self, now: Duration) {
         let quiet = self.quiet();
-        if quiet != self.lull.map(|lull| lull.quiet) {
-            self.lull = quiet.map(|quiet| Lull { quiet, since: now, confirmed: false });
+        let awaited = self.background || self.facts.result_awaited;
+        let is_new = |lull: Lull| awaited && !lull.awaited;
+        if quiet != self.lull.map(|lull| lull.quiet) || self.lull.is_some_and(is_new) {
+            self.lull = quiet.map(|quiet| Lull { quiet, awaited, since: now, confirmed: false });
         }
     }
 
@@ -542,8 +547,8 @@ impl Turn {
     /// When a lull has lasted long enough to be confirmed.
     fn due(&self, lull: Lull) -> Duration {
         let grace = match lull.quiet {
-            // The root will run again to take in the subagent's result.
-            Quiet::Settled if self.background || self.facts.result_awaited => self.options.settle_grace,
+            // The root will run again.
+            Quiet::Settled if lull.awaited => self.options.settle_grace,
             Quiet::Settled => Duration::ZERO,
             Quiet::Incomplete if self.unbroken => self.options.settle_grace.saturating_mul(LIVING_GRACES),
             Quiet::Incomplete => self.options.settle_grace,

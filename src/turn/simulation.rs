@@ -812,7 +812,12 @@ impl World {
             }
         }
         facts.newest = n_prompts == 0;
-        facts.result_awaited = n_background > n_prompts;
+        // Stored again behind what failed, it will run again.
+        let mut steps = self.view.values().filter(|message| !message.user);
+        let moved = facts.steps > 0 && steps.all(|step| step.created < prompt.created);
+        let last = self.view.values().max_by_key(|message| message.created);
+        let asked = facts.steps > 0 && last.is_some_and(|last| last.user && last.id != PROMPT);
+        facts.result_awaited = n_background > n_prompts || moved || asked;
         facts
     }
 
