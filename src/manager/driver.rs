@@ -1,6 +1,6 @@
 //! Performs what a turn asks for. The only reader of the clock.
 
-use std::{collections::HashSet, future::Future, sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use tokio::{
@@ -10,23 +10,20 @@ use tokio::{
 use tracing::{debug, trace, warn};
 
 use super::{
-    policy::{self, PermissionDecision, PermissionPolicy, QuestionDecision, QuestionPolicy, Verdict},
+    facts::{facts, tree_status},
+    policy::{self, PermissionPolicy, QuestionPolicy, Verdict},
     reading::{Back, Messages, Reader, Reading},
-    registry::{Live, Session},
+    registry::Session,
+    replies::{Answered, answer_permission, answer_question},
     result::AbortReport,
     updates::{Reporter, Update},
 };
 use crate::{
     client::{ApiError, DirectoryClient, FeedSignal, GoneReason, Subscription},
     ids::{MessageId, RequestId, SessionId},
-    observe::{Observed, SessionTree, Snapshot},
-    turn::{
-        Action, Activity, Delivery, Ended, Facts, Goal, Input, Read, Stop, TreeStatus, Turn, WaitOptions,
-    },
-    wire::{
-        EventPayload, Message, MessageInfo, Part, PartBody, PermissionReply, PermissionRequest,
-        PromptRequest, QuestionRequest, ServerEvent, StatusMap,
-    },
+    observe::{Observed, Snapshot},
+    turn::{Action, Activity, Delivery, Ended, Facts, Goal, Input, Read, Stop, Turn, WaitOptions},
+    wire::{EventPayload, Message, PermissionRequest, PromptRequest, QuestionRequest, ServerEvent},
 };
 
 /// How long an abort may take, confirmation included. The server needs 0.1 to 0.4 s.
@@ -35,10 +32,6 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
 const ABORT_PAUSE: Duration = Duration::from_millis(200);
 /// How long the last read after an abort may take.
 const LAST_READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often an answer to a request is tried.
-const REPLY_ATTEMPTS: u32 = 5;
-/// The pause before an answer is tried again.
-const REPLY_PAUSE: Duration = Duration::from_millis(500);
 /// This many events are taken in at once before anybody is told.
 const BATCH: usize = 256;
 
@@ -46,6 +39,8 @@ const BATCH: usize = 256;
 pub(super) struct Driven {
     pub(super) ended: End,
     pub(super) delivery: Delivery,
+    /// The server cannot have died meanwhile.
+    pub(super) unbroken: bool,
     pub(super) abort: Option<AbortReport>,
     /// Why the last submission failed, or the session could not be read.
     pub(super) cause: Option<ApiError>,
@@ -92,7 +87,7 @@ enum Done {
     Submitted(Result<(), ApiError>),
     Read(Result<Reading, ApiError>),
     Aborted(AbortReport),
-    Answered { request: RequestId, human: bool, fail: bool },
+    Answered(Answered),
 }
 
 impl<'a> Driver<'a> {
@@ -193,7 +188,13 @@ impl<'a> Driver<'a> {
             let report = abort_tree(self.api, self.session.id.clone(), self.sessions()).await;
             self.grant(&report);
         }
-        Driven { ended: end, delivery: self.turn.delivery(), abort: self.abort, cause: self.cause }
+        Driven {
+            ended: end,
+            delivery: self.turn.delivery(),
+            unbroken: self.turn.is_unbroken(),
+            abort: self.abort,
+            cause: self.cause,
+        }
     }
 
     fn grant(&mut self, report: &AbortReport) {
@@ -286,7 +287,7 @@ impl<'a> Driver<'a> {
                 self.abort = Some(report);
                 vec![Input::AbortDone]
             }
-            Done::Answered { request, human, fail } => {
+            Done::Answered(Answered { request, human, fail }) => {
                 let mut inputs = Vec::new();
                 if human {
                     inputs.push(Input::HumanAnswered(request));
@@ -438,12 +439,18 @@ impl<'a> Driver<'a> {
         debug!(session = %session, permission = %request.permission, "permission asked");
         match self.terms.permissions.verdict() {
             Verdict::At(decision) => {
-                self.work.push(answer_permission(api, session, id, false, async { decision }).boxed());
+                self.work.push(
+                    answer_permission(api, session, id, false, async { decision })
+                        .map(Done::Answered)
+                        .boxed(),
+                );
                 None
             }
             Verdict::Ask(handler) => {
                 let answer = handler.ask(request);
-                self.work.push(answer_permission(api, session, id.clone(), true, answer).boxed());
+                self.work.push(
+                    answer_permission(api, session, id.clone(), true, answer).map(Done::Answered).boxed(),
+                );
                 Some(Input::HumanAsked(id))
             }
         }
@@ -459,12 +466,16 @@ impl<'a> Driver<'a> {
         let declined = policy::declined(&request);
         match self.terms.questions.verdict() {
             Verdict::At(decision) => {
-                self.work.push(answer_question(api, id, declined, false, async { decision }).boxed());
+                self.work.push(
+                    answer_question(api, id, declined, false, async { decision }).map(Done::Answered).boxed(),
+                );
                 None
             }
             Verdict::Ask(handler) => {
                 let answer = handler.ask(request);
-                self.work.push(answer_question(api, id.clone(), declined, true, answer).boxed());
+                self.work.push(
+                    answer_question(api, id.clone(), declined, true, answer).map(Done::Answered).boxed(),
+                );
                 Some(Input::HumanAsked(id))
             }
         }
@@ -507,66 +518,8 @@ impl<'a> Driver<'a> {
 
     fn look(&mut self) {
         let live = self.session.live();
-        self.facts = facts(&live, self.prompt.map(|prompt| &prompt.message_id));
+        self.facts = facts(&live.tree, self.prompt.map(|prompt| &prompt.message_id));
     }
-}
-
-/// What the merged messages say about the turn of `prompt`, or about whatever came last.
-fn facts(live: &Live, prompt: Option<&MessageId>) -> Facts {
-    let tree = &live.tree;
-    let root = tree.root();
-    let mut facts = Facts::default();
-    let mut n_prompts = 0;
-    let mut n_background = 0;
-    let mut count = |message: &Message| match &message.info {
-        MessageInfo::Assistant(step) => {
-            facts.steps += 1;
-            facts.incomplete += usize::from(step.time.completed.is_none());
-            let background =
-                |part: &Part| matches!(&part.body, PartBody::Tool(tool) if tool.is_background_task());
-            n_background += message.parts.iter().filter(|part| background(part)).count();
-        }
-        MessageInfo::User(_) => n_prompts += 1,
-        MessageInfo::Unknown(_) => {}
-    };
-    if let Some(prompt) = prompt {
-        tree.turn(root, prompt).for_each(|message| count(message));
-        facts.exists = tree.message(root, prompt).is_some();
-    } else {
-        let is_prompt = |message: &Message| matches!(message.info, MessageInfo::User(_));
-        tree.messages(root)
-            .rev()
-            .take_while(|message| !is_prompt(message))
-            .for_each(|message| count(message));
-        facts.exists = tree.messages(root).any(|message| is_prompt(message));
-    }
-    facts.newest = n_prompts == 0;
-    facts.descendant_open = tree.children().any(|child| !tree.is_at_rest(child));
-    // Each result comes back as a prompt of the server's own.
-    let asked = tree.messages(root).next_back().is_some_and(|last| matches!(last.info, MessageInfo::User(_)));
-    let moved = prompt.is_some_and(|prompt| moved(tree, prompt));
-    facts.result_awaited = n_background > n_prompts || moved || (asked && n_prompts > 0);
-    facts.tool_running = tree.running_tools().any(|part| match &part.body {
-        // A subagent that is seen speaks for itself.
-        PartBody::Tool(tool) => tool.child_session().is_none_or(|child| !tree.contains(&child)),
-        _ => false,
-    });
-    facts
-}
-
-/// Whether the prompt stands behind a last step that failed: it was submitted twice, and the server got to one of the
-/// two only after that. It will run again.
-fn moved(tree: &SessionTree, prompt: &MessageId) -> bool {
-    let root = tree.root();
-    let last = tree.turn(root, prompt).filter_map(|message| message.info.as_assistant()).next_back();
-    let prompt = tree.message(root, prompt);
-    last.zip(prompt)
-        .is_some_and(|(last, prompt)| last.error.is_some() && last.time.created < prompt.info.time().created)
-}
-
-fn tree_status(tree: &SessionTree, status: &StatusMap) -> TreeStatus {
-    let busy = tree.children().filter(|child| !status.get(child).is_idle()).cloned().collect();
-    TreeStatus::new(status.get(tree.root()).into(), busy)
 }
 
 /// Aborts a session and its descendants and looks whether they have stopped.
@@ -595,68 +548,4 @@ pub(super) async fn abort_tree(
         warn!(session = %root, "the abort could not be confirmed");
     }
     AbortReport { confirmed, sessions }
-}
-
-async fn answer_permission(
-    api: &DirectoryClient,
-    session: SessionId,
-    request: RequestId,
-    human: bool,
-    decision: impl Future<Output = PermissionDecision>,
-) -> Done {
-    let (reply, message) = match decision.await {
-        PermissionDecision::AllowOnce => (PermissionReply::Once, None),
-        PermissionDecision::AllowAlways => (PermissionReply::Always, None),
-        PermissionDecision::Reject(message) => (PermissionReply::Reject, Some(message)),
-        // The abort answers it. A rejection would end the turn, too, and nobody could tell the two ends apart.
-        PermissionDecision::FailTurn => return Done::Answered { request, human, fail: true },
-    };
-    persist(&request, || async {
-        let answered = match &message {
-            Some(message) => api.reject_permission(&request, message).await,
-            None => api.reply_permission(&request, reply).await,
-        };
-        match answered {
-            // Servers before 1.1 know only the old route, and answer unknown ones with a page.
-            Err(error) if error.delivery() == Delivery::Rejected && !error.is_not_found() => {
-                api.reply_permission_by_old_route(&session, &request, reply).await
-            }
-            other => other,
-        }
-    })
-    .await;
-    Done::Answered { request, human, fail: false }
-}
-
-async fn answer_question(
-    api: &DirectoryClient,
-    request: RequestId,
-    declined: Vec<Vec<String>>,
-    human: bool,
-    decision: impl Future<Output = QuestionDecision>,
-) -> Done {
-    let answers = match decision.await {
-        QuestionDecision::Answer(answers) => answers,
-        QuestionDecision::Decline => declined,
-        QuestionDecision::FailTurn => return Done::Answered { request, human, fail: true },
-    };
-    persist(&request, || api.reply_question(&request, &answers)).await;
-    Done::Answered { request, human, fail: false }
-}
-
-/// Tries an answer until it arrives; one that was answered already is no failure.
-async fn persist<Answer>(request: &RequestId, mut answer: impl FnMut() -> Answer)
-where
-    Answer: Future<Output = Result<(), ApiError>>,
-{
-    for attempt in 1..=REPLY_ATTEMPTS {
-        match answer().await {
-            Ok(()) => return,
-            Err(error) if error.is_not_found() => return debug!(%request, "the request is closed already"),
-            Err(error) if attempt == REPLY_ATTEMPTS || !error.is_retryable() => {
-                return warn!(%request, %error, "the request could not be answered");
-            }
-            Err(_) => sleep(REPLY_PAUSE).await,
-        }
-    }
 }

@@ -281,7 +281,7 @@ impl Inner {
         submission: PromptSubmission,
         driven: Driven,
     ) -> Result<PromptExecutionResult, PromptError> {
-        let Driven { ended, delivery, abort, cause } = driven;
+        let Driven { ended, delivery, unbroken, abort, cause } = driven;
         let id = session.id.clone();
         let (messages, usage_by_session, conversation) = {
             let mut live = session.live();
@@ -293,7 +293,7 @@ impl Inner {
         };
         let started = messages.iter().any(|message| message.info.as_assistant().is_some());
         let completion = match ended {
-            End::Turn(Ended::Settled) => Completion::of_rest(&messages),
+            End::Turn(Ended::Settled) => Completion::of_rest(&messages, unbroken),
             End::Turn(Ended::Interrupted) => Completion::Interrupted,
             // It started after all, when nobody expected it any more, and was aborted.
             End::Turn(Ended::NotStarted { .. }) if started => Completion::Aborted,

@@ -5,6 +5,7 @@
 
 mod driver;
 mod error;
+mod facts;
 mod inner;
 mod input;
 mod json;
@@ -16,6 +17,7 @@ mod policy;
 mod prompt;
 mod reading;
 mod registry;
+mod replies;
 mod result;
 mod updates;
 
@@ -353,7 +355,7 @@ impl ConversationManager {
         Ok(match (last_turn.is_empty(), asked) {
             (true, true) => IdleOutcome::Unanswered,
             (true, false) => IdleOutcome::Rest(None),
-            (false, _) => IdleOutcome::Rest(Some(Completion::of_rest(&last_turn))),
+            (false, _) => IdleOutcome::Rest(Some(Completion::of_rest(&last_turn, false))),
         })
     }
 

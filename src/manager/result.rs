@@ -96,8 +96,8 @@ impl Completion {
         }
     }
 
-    /// Reads the end of a session at rest off its last messages.
-    pub(super) fn of_rest(messages: &[Arc<Message>]) -> Self {
+    /// Reads the end of a session at rest off its last messages. `unbroken`: the server cannot have died meanwhile.
+    pub(super) fn of_rest(messages: &[Arc<Message>], unbroken: bool) -> Self {
         let Some((last, parts)) = steps(messages).next_back() else { return Self::Aborted };
         let calls = parts.iter().any(|part| matches!(part.body, PartBody::Tool(_)));
         let answered = !calls && last.finish.as_deref().is_some_and(|finish| finish != "unknown");
@@ -110,18 +110,16 @@ impl Completion {
         {
             return if error.is_aborted() { Self::Aborted } else { Self::Failed(error.clone()) };
         }
-        let rejected = || {
-            let refused = |part: &PartBody| matches!(part, PartBody::Tool(tool) if tool.state.status == ToolStatus::Error);
-            parts.iter().any(|part| refused(&part.body))
-        };
         match (&last.error, last.finish.as_deref()) {
             (Some(error), _) if error.is_aborted() => Self::Aborted,
             (Some(error), _) => Self::Failed(error.clone()),
             // An abort while the server waited for the provider leaves neither a reason nor an error.
             (None, None) => Self::Aborted,
-            // With more steps to come, nothing but a rejection brings a session to rest, or the death of the server.
-            (None, Some("tool-calls")) if rejected() => Self::Rejected,
-            (None, Some("tool-calls" | "unknown")) => Self::Interrupted,
+            // With more steps to come, nothing brings a session to rest but an abort between two of them, or the death of
+            // the server.
+            (None, Some(_)) if calls_for_more(last, parts) && unbroken => Self::Aborted,
+            (None, Some(_)) if calls_for_more(last, parts) => Self::Interrupted,
+            (None, Some("tool-calls")) => Self::Rejected,
             (None, Some(_)) => Self::Settled,
         }
     }
@@ -150,6 +148,18 @@ impl PromptExecutionResult {
     pub fn settled(self) -> Result<Self, TurnFailed> {
         if self.completion.is_settled() { Ok(self) } else { Err(TurnFailed::new(self)) }
     }
+}
+
+/// Whether the server goes on after this step by itself: it called tools, and none of them was rejected.
+fn calls_for_more(step: &AssistantMessage, parts: &[Part]) -> bool {
+    let is_rejected =
+        |part: &Part| matches!(&part.body, PartBody::Tool(tool) if tool.state.status == ToolStatus::Error);
+    step.error.is_none()
+        && match step.finish.as_deref() {
+            Some("tool-calls") => !parts.iter().any(is_rejected),
+            Some("unknown") => true,
+            _ => false,
+        }
 }
 
 /// The model's steps, without summaries.

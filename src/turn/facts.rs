@@ -19,5 +19,5 @@ pub struct Facts {
     pub descendant_open: bool,
     /// The session will run again by itself: a subagent was sent to the background and its result has not come back, the server
     /// has put in a prompt of its own, or a late submission put this one behind its failed answer.
-    pub result_awaited: bool,
+    pub runs_again: bool,
 }

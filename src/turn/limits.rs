@@ -23,8 +23,8 @@ pub struct WaitOptions {
     /// How often a prompt that does not start is submitted again. Default 3.
     pub max_kicks: u32,
     /// How long a session may be idle with an unfinished message before the turn counts as interrupted. Default 5 s: after
-    /// an error the server says idle first and cleans up then, for as long as git takes. Six times as long while the event
-    /// stream shows that the server has not died meanwhile.
+    /// an error the server says idle first and cleans up then, for as long as git takes. While the event stream shows that
+    /// the server has not died, only the other limits count.
     pub settle_grace: Duration,
     /// A hard limit for the whole turn. Default none.
     pub deadline: Option<Duration>,

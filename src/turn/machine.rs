@@ -29,9 +29,6 @@ const RESUBMIT_PAUSE: Duration = Duration::from_millis(250);
 /// Text that is streamed during a gap is in no list until it is whole. So after a gap the sliding limit starts anew, but not
 /// more often than this without progress: a stream that keeps breaking must not keep a dead turn alive.
 const MAX_GAPS: u32 = 3;
-/// A server that lives cleans up after an error, for as long as git takes on a large repository; one that died never does.
-/// While the stream shows that it lives, the grace for an unfinished message is so many times as long.
-const LIVING_GRACES: u32 = 6;
 /// How often an unclear submission is tried again.
 const MAX_RESUBMITS: u32 = 5;
 
@@ -198,6 +195,11 @@ impl Turn {
     /// The last error that the session reported since the prompt last went out.
     pub fn session_error(&self) -> Option<&MessageError> {
         self.error.as_ref()
+    }
+
+    /// Whether the server cannot have died since before the prompt went out.
+    pub fn is_unbroken(&self) -> bool {
+        self.unbroken
     }
 
     /// Whether the messages of the read under way describe a session at rest, so that they are the last word.
@@ -481,8 +483,9 @@ impl Turn {
         let Some(lull) = self.lull else { return };
         if !lull.confirmed {
             if now >= self.due(lull) {
-                // An idle after a busy of this very run needs no second opinion.
-                let sure = lull.quiet == Quiet::Settled && self.ran && matches!(self.stream, Stream::Open);
+                // An idle after a busy of this very run needs no second opinion, unless more is expected.
+                let heard = self.ran && matches!(self.stream, Stream::Open);
+                let sure = lull.quiet == Quiet::Settled && !lull.awaited && heard;
                 let tree = self.facts.descendant_open && lull.quiet != Quiet::NotStarted;
                 self.want(Read { messages: true, status: !sure, tree });
             }
@@ -519,7 +522,7 @@ impl Turn {
 
     fn update_lull(&mut self, now: Duration) {
         let quiet = self.quiet();
-        let awaited = self.background || self.facts.result_awaited;
+        let awaited = self.background || self.facts.runs_again;
         let is_new = |lull: Lull| awaited && !lull.awaited;
         if quiet != self.lull.map(|lull| lull.quiet) || self.lull.is_some_and(is_new) {
             self.lull = quiet.map(|quiet| Lull { quiet, awaited, since: now, confirmed: false });
@@ -531,7 +534,9 @@ impl Turn {
             return None;
         }
         if self.facts.incomplete > 0 {
-            return Some(Quiet::Incomplete);
+            // A server that lives finishes what it began, for as long as git takes on a large repository; one that died never
+            // does.
+            return (!self.unbroken).then_some(Quiet::Incomplete);
         }
         let nothing_asked = self.goal == Goal::Rest && !self.facts.exists;
         if self.facts.steps == 0 && !nothing_asked {
@@ -550,7 +555,6 @@ impl Turn {
             // The root will run again.
             Quiet::Settled if lull.awaited => self.options.settle_grace,
             Quiet::Settled => Duration::ZERO,
-            Quiet::Incomplete if self.unbroken => self.options.settle_grace.saturating_mul(LIVING_GRACES),
             Quiet::Incomplete => self.options.settle_grace,
             Quiet::NotStarted if self.hinted => {
                 self.options.start_timeout.min(LOST_GRACE.saturating_mul(2_u32.saturating_pow(self.kicks)))

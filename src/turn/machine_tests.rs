@@ -18,7 +18,7 @@ const EXISTS: Facts = Facts {
     incomplete: 0,
     tool_running: false,
     descendant_open: false,
-    result_awaited: false,
+    runs_again: false,
 };
 const RUNNING: Facts = Facts { steps: 1, incomplete: 1, ..EXISTS };
 const ANSWERED: Facts = Facts { steps: 1, ..EXISTS };
@@ -427,7 +427,7 @@ fn a_background_subagent_keeps_the_turn_open() {
     bench.status(Activity::Busy);
     bench.observed(Facts { steps: 2, ..EXISTS });
     bench.status(Activity::Idle);
-    assert_eq!(bench.wait(6 * SECOND), [read(true, false, false)]);
+    assert_eq!(bench.wait(6 * SECOND), [read(true, true, false)]);
 }
 
 #[test]
