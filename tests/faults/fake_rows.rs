@@ -84,8 +84,8 @@ pub(crate) fn rows() -> Vec<Row<Arc<Strike>>> {
         row("list hangs", Read(Route::ListMessages, Fault::Hang, 1), read),
         row("status answered 500", Read(Route::Status, Fault::Status(500), 6), look),
         row("status truncated", Read(Route::Status, Fault::TruncateBody(1), 2), look),
-        // Children are read where one is open, or where a request is to be found.
-        row("children answered 503", Read(Route::Children, Fault::Status(503), 6), ". . . . . . S S . ."),
+        // Without a subagent a turn may be over before anybody looks for one.
+        row("children answered 503", Read(Route::Children, Fault::Status(503), 6), ". . . . . . S . . ."),
         row("three requests dropped", Read(Route::Any, Fault::DropAfterEffect, 3), read),
         row("reply dropped before effect", Reply(Fault::DropBeforeEffect, 1), reply),
         row("reply dropped after effect", Reply(Fault::DropAfterEffect, 1), reply),

@@ -165,6 +165,9 @@ pub(crate) async fn play(blow: Blow, case: String, phase: Phase) -> Seen {
     }
     let leads = blow.meeting.wait().await.is_leader();
     blow.strike(&session, leads).await;
+    if matches!(blow.strike, Strike::Dispose) && phase != Phase::BeforeSubmit {
+        soon(blow.stopped(&session)).await;
+    }
     blow.meeting.wait().await;
     let running = started.unwrap_or_else(start);
     blow.let_go(leads);
@@ -261,6 +264,20 @@ impl Blow {
             Strike::Cut => self.proxy.cut(),
             Strike::Darkness => self.proxy.go_dark(),
             Strike::Dispose => other.dispose().await.unwrap(),
+        }
+    }
+
+    /// Waits until the session's turn is over. The server may answer before it has disposed of everything, and a turn that is
+    /// let go too early would just finish.
+    async fn stopped(&self, session: &SessionId) {
+        let mut look = tokio::time::interval(Duration::from_millis(100));
+        loop {
+            look.tick().await;
+            let messages = self.server.lock().await.get(&format!("/session/{session}/message")).await;
+            let last = messages.as_array().and_then(|messages| messages.last());
+            if last.is_some_and(|last| last["info"]["time"]["completed"].is_number()) {
+                return;
+            }
         }
     }
 

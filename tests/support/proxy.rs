@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use tokio::{
-    io::copy_bidirectional,
+    io::copy,
     net::{TcpListener, TcpStream},
     sync::watch,
     task::JoinSet,
@@ -112,7 +112,13 @@ async fn carry(mut client: TcpStream, target: SocketAddr, state: watch::Sender<S
         // A lone small write must not wait for an acknowledgement.
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
-        copy_bidirectional(&mut client, &mut server).await
+        let (mut from_client, mut to_client) = client.split();
+        let (mut from_server, mut to_server) = server.split();
+        // Neither side of HTTP ends half a connection, and a server that is still starting would never end the other half.
+        tokio::select! {
+            copied = copy(&mut from_client, &mut to_server) => copied,
+            copied = copy(&mut from_server, &mut to_client) => copied,
+        }
     };
     tokio::select! {
         // Either side may go away as it likes.

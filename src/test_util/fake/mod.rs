@@ -32,6 +32,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -458,12 +459,12 @@ impl Shared {
     async fn dispose(self: &Arc<Self>, directory: &str) {
         let running: Vec<String> = {
             let world = self.world();
-            let here = world.runners.keys().filter(|id| world.directory_of(id).as_deref() == Some(directory));
-            here.cloned().collect()
+            let is_here = |id: &&String| world.directory_of(id).as_deref() == Some(directory);
+            let running = world.session_order.iter().filter(|id| world.runners.contains_key(*id));
+            running.filter(is_here).cloned().collect()
         };
-        for session in running {
-            self.cancel_runner(&session).await;
-        }
+        // All at once and parents first, so that none goes on with what a dying subagent gives it.
+        join_all(running.iter().map(|session| self.cancel_runner(session))).await;
         let mut world = self.world();
         world.instances.remove(directory);
         world.publish(directory, "server.instance.disposed", json!({"directory": directory}));
