@@ -82,7 +82,7 @@ impl Arguments {
             ));
         }
         if prompts.is_empty() && server.choice == Choice::Fake {
-            let demonstrations = demo::PROMPTS_THAT_ASK.iter().chain(&demo::PROMPTS[1..]).cycle();
+            let demonstrations = demo::WATCHED.iter().chain(&demo::PROMPTS[1..]).cycle();
             prompts = demonstrations.take(tasks.unwrap_or(4)).map(|prompt| (*prompt).to_owned()).collect();
         }
         let directory = existing_directory(&directory)?;

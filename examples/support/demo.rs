@@ -20,10 +20,11 @@ pub const PROMPTS: [&str; 6] = [
 ];
 
 /// What tasks ask that somebody watches: the second needs a permission, the third has a question.
-pub const PROMPTS_THAT_ASK: [&str; 3] = [
+pub const WATCHED: [&str; 4] = [
     PROMPT,
     "Remove the old export format, and the files that only it needs.",
     "Give invoices a currency. There are some 40,000 without one.",
+    "Say in the README how to run a single test.",
 ];
 
 /// A fake server that plays demonstrations; ends when dropped.
@@ -38,8 +39,9 @@ impl Demo {
         fake.on_prompt(|prompt| {
             let mut script = match prompt.text.as_str() {
                 _ if prompt.agent == "explore" => search(prompt),
-                text if text == PROMPTS_THAT_ASK[1] => clean_up(prompt),
-                text if text == PROMPTS_THAT_ASK[2] => decide(prompt),
+                text if text == WATCHED[1] => clean_up(prompt),
+                text if text == WATCHED[2] => decide(prompt),
+                text if text == WATCHED[3] => explain(prompt),
                 _ => repair(prompt),
             };
             for step in &mut script.steps {
@@ -161,6 +163,20 @@ fn decide(prompt: &Prompt) -> Script {
         ),
         say(Step::tool(edit), "", "", 300),
         say(Step::default(), "", answer, 900),
+    ])
+}
+
+/// Work that is quickly done.
+fn explain(prompt: &Prompt) -> Script {
+    let look = tool(prompt, "grep", json!({"pattern": "cargo test", "path": "README.md"}), 50)
+        .output("README.md:31: cargo test\n");
+    let edit = json!({"filePath": "README.md", "oldString": "cargo test", "newString": "cargo test NAME"});
+    let edit = tool(prompt, "edit", edit, 60).output("Edit applied successfully.");
+    let answer = "The section on tests now says how to run one by its name, and where its output goes.";
+    Script::new([
+        say(Step::tool(look), "There is a section on tests; one more sentence belongs there.", "", 200),
+        say(Step::tool(edit), "", "", 200),
+        say(Step::default(), "", answer, 300),
     ])
 }
 

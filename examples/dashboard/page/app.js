@@ -85,13 +85,14 @@ function showAll() {
   showTasks(part("tasks"), tasks, send);
   tick();
   part("empty").hidden = tasks.size > 0;
-  part("about").textContent = [about.server, about.directory].filter(Boolean).join(" · ");
+  part("about").textContent = [about.server, about.directory.split("/").at(-1)].filter(Boolean).join(" · ");
+  part("about").title = about.directory;
   const counts = new Map();
   for (const { task } of tasks.values()) {
     const [state] = standing(task);
     counts.set(state, (counts.get(state) ?? 0) + 1);
   }
-  const words = { asks: "needing you", busy: "running", done: "done", failed: "failed", aborted: "aborted" };
+  const words = { asks: "waiting for you", busy: "running", done: "done", failed: "failed", aborted: "aborted" };
   const totals = Object.entries(words).filter(([state]) => counts.has(state)).map(([state, words]) => `${counts.get(state)} ${words}`);
   const usage = addUp([...tasks.values()].map(({ conversation }) => conversation.totalUsage));
   part("totals").textContent = tasks.size > 0 ? [...totals, spent(usage)].join(" · ") : "";
@@ -134,4 +135,6 @@ part("prompt").onkeydown = (event) => {
 };
 
 setInterval(tick, 1000);
+// Lines break elsewhere now.
+addEventListener("resize", () => [...part("tasks").children].forEach((card) => card.follow()));
 connect();

@@ -43,7 +43,7 @@ export function duration(ms) {
 export function spent({ tokens, cost }) {
   const total = Object.values(tokens).reduce((sum, count) => sum + count, 0);
   const count = total < 10_000 ? total.toLocaleString("en") : `${(total / 1000).toFixed(total < 100_000 ? 1 : 0)}k`;
-  return `${count} tokens · $${cost.toFixed(4)}`;
+  return `${count} tokens · $${cost === 0 ? 0 : cost.toFixed(4)}`;
 }
 
 /** The argument of a call that says most about it. */
@@ -190,13 +190,12 @@ function permissionCard(request, task, send) {
   const diff = typeof request.metadata?.diff === "string" ? [el("pre", { className: "body" }, cut(request.metadata.diff))] : [];
   const button = (words, className, body) =>
     el("button", { type: "button", className, onclick: () => reply(`/permissions/${request.id}`, body) }, words);
-  const always = button("Always", "", { reply: "always" });
-  always.title = `Allows from now on, in all tasks: ${request.always.join(", ")}`;
+  const scope = `Always allows ${request.always.join(", ") || "all like it"}, in all tasks.`;
   const buttons = el(
     "div",
     { className: "buttons" },
     button("Approve once", "primary", { reply: "once" }),
-    always,
+    button("Always", "", { reply: "always" }),
     button("Deny", "danger", { reply: "reject" }),
   );
   const card = el(
@@ -207,6 +206,7 @@ function permissionCard(request, task, send) {
     ...patterns,
     ...diff,
     buttons,
+    el("p", { className: "quiet" }, scope),
     el("p", { className: "failure", role: "alert" }),
   );
   const reply = answering(card, send);
@@ -326,6 +326,9 @@ export function taskCard({ task: { id } }, send) {
     waiting.hidden = task.status === "ended" || thread.childElementCount > 0;
     const model = conversation.main.metadata.model;
     say(foot, [spent(conversation.totalUsage), model].filter(Boolean).join(" · "));
+    card.follow();
+  };
+  card.follow = () => {
     if (following) scroll.scrollTop = scroll.scrollHeight;
   };
   card.tick = (now) => say(time, duration(Math.max(0, (endedAt ?? now) - startedAt)));

@@ -1,4 +1,4 @@
-//! A headless Chromium, driven over its DevTools pipe: no driver program, no port, no library.
+//! A headless Chromium, driven over its debugging pipe: no driver program, no port, no library.
 
 use std::{
     env,

@@ -17,6 +17,7 @@ use std::{future::IntoFuture, time::Duration};
 
 use axum::{Router, routing::get};
 use opencode_conductor::test_util::{Route, Script, ScriptedTool, Step};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 
@@ -75,7 +76,7 @@ async fn a_turn_is_watched_from_its_first_word_to_its_end() {
         "Count on",
         "Nine and ten.",
         "tokens",
-        "$0.",
+        "· $0",
     ] {
         assert!(shown.as_str().unwrap().contains(words), "{words:?} is missing in {shown}");
     }
@@ -208,6 +209,30 @@ async fn a_lost_connection_is_made_up_for() {
     browser.wait("document.querySelector('#connection').dataset.state === 'live'").await;
     let text = browser.eval("document.querySelector('.text').textContent").await;
     assert_eq!(text, "One two three four five six", "nothing is lost and nothing doubled");
+}
+
+#[tokio::test]
+async fn the_program_ends_while_somebody_watches() {
+    let Some(mut browser) = Browser::start().await else { return };
+    let script = Script::new([halting("One two three four five six", "never")]);
+    let mut dashboard = Dashboard::start([("count", script)]).await;
+    browser.open(&dashboard.url).await;
+    browser.wait(&shows(1, "One two")).await;
+    let process = Pid::from_raw(dashboard.process.id().unwrap().cast_signed()).unwrap();
+    kill_process(process, Signal::INT).unwrap();
+    browser.wait(&is(1, "aborted")).await;
+    browser.wait("document.querySelector('#connection').dataset.state === 'reconnecting'").await;
+    let ended = timeout(Duration::from_secs(30), dashboard.process.wait()).await.unwrap();
+    assert_eq!(ended.unwrap().code(), Some(0));
+    browser.click("#prompt").await;
+    browser.type_text("more").await;
+    browser.press_enter().await;
+    browser.wait("document.querySelector('#new-failure').textContent.includes('cannot be reached')").await;
+    assert_eq!(
+        browser.eval("document.querySelector('#prompt').value").await,
+        "more",
+        "nothing typed is lost"
+    );
 }
 
 #[tokio::test]

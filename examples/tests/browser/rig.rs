@@ -1,6 +1,6 @@
 //! A dashboard to look at, on a fake server that does what it is told.
 
-use std::process::Stdio;
+use std::{path::Path, process::Stdio};
 
 use opencode_conductor::{
     ConversationManager, SessionConversationState, SessionId,
@@ -17,7 +17,7 @@ use tokio::{
 pub(crate) struct Dashboard {
     pub(crate) url: String,
     pub(crate) fake: FakeOpenCode,
-    _process: Child,
+    pub(crate) process: Child,
     _directory: TempDir,
 }
 
@@ -35,9 +35,9 @@ impl Dashboard {
         });
         let directory = TempDir::new().unwrap();
         let server = ["--server".to_owned(), fake.url()];
-        let mut command = command(&directory);
+        let mut command = command(directory.path());
         let (process, url) = spawn(command.args(server).args(prompts)).await;
-        Self { url, fake, _process: process, _directory: directory }
+        Self { url, fake, process, _directory: directory }
     }
 
     /// A task's conversation, read from the server by somebody else.
@@ -51,12 +51,12 @@ impl Dashboard {
     }
 }
 
-pub(crate) fn command(directory: &TempDir) -> Command {
+pub(crate) fn command(directory: &Path) -> Command {
     let tests = std::env::current_exe().unwrap();
     let path = tests.parent().unwrap().parent().unwrap().join("examples/dashboard");
     assert!(path.exists(), "{} is not there: run `cargo test` or `cargo build --examples`", path.display());
     let mut command = Command::new(path);
-    command.args(["--listen", "127.0.0.1:0"]).current_dir(directory.path());
+    command.args(["--listen", "127.0.0.1:0"]).current_dir(directory);
     command.env_remove("OPENCODE_SERVER_PASSWORD").stdout(Stdio::piped()).kill_on_drop(true);
     command
 }
