@@ -129,6 +129,8 @@ impl Watcher {
     async fn next(&mut self) -> Option<Arc<str>> {
         if let Some(changes) = &mut self.changes {
             let change = tokio::select! {
+                // The last changes, too, are told before the end.
+                biased;
                 change = changes.recv() => change,
                 () = self.site.closing.cancelled() => return None,
             };

@@ -49,7 +49,7 @@ async fn pictures() {
     let place = TempDir::new().unwrap();
     let project = place.path().join("my-project");
     fs::create_dir(&project).unwrap();
-    browser.resize(1080, 1340).await;
+    browser.resize(1080, 1396).await;
     let (_process, url) = rig::spawn(&mut rig::command(&project)).await;
     browser.open(&url).await;
     browser.wait(&is(2, "asks")).await;
