@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::sync::broadcast;
 
 /// How far a watcher may fall behind before it gets a new snapshot instead.
-const CAPACITY: usize = 4096;
+pub(crate) const CAPACITY: usize = 1024;
 
 /// Where the tasks run.
 #[derive(Debug, Clone, Serialize)]

@@ -5,7 +5,7 @@ use std::{convert::Infallible, net::IpAddr, sync::Arc, time::Duration};
 use axum::{
     Json, Router,
     extract::{Path, Request, State},
-    http::{HeaderMap, HeaderValue, Method, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, header, uri::Authority},
     middleware::{self, Next},
     response::{
         IntoResponse, Response, Sse,
@@ -94,11 +94,11 @@ fn host(headers: &HeaderMap) -> Option<&str> {
     headers.get(header::HOST)?.to_str().ok()
 }
 
-/// Whether a `Host` names this machine; by the name, since a tunnel may bring another port along.
+/// Whether a `Host` names this machine; whatever the port, since a tunnel may bring another one along.
 fn is_this_machine(host: &str) -> bool {
-    let name = host.rsplit_once(':').filter(|(_, port)| !port.contains(']')).map_or(host, |(name, _)| name);
-    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    name == "localhost" || address.is_ok_and(|address| address.is_loopback())
+    let Ok(host) = host.parse::<Authority>() else { return false };
+    let address = host.host().trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host.host() == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// Whether another page sent it. Browsers say so; other programs are not what this is against.
@@ -111,17 +111,21 @@ fn is_foreign(headers: &HeaderMap) -> bool {
 }
 
 async fn events(State(site): State<Site>) -> impl IntoResponse {
-    let stream = stream::unfold(Watcher { site, changes: None }, |mut watcher| async move {
-        let text = watcher.next().await?;
-        let event = Event::default().data(&*text).retry(RETRY);
-        Some((Ok::<_, Infallible>(event), watcher))
-    });
+    let stream = stream::unfold(
+        Watcher { hub: site.hub, closing: site.closing, changes: None },
+        |mut watcher| async move {
+            let text = watcher.next().await?;
+            let event = Event::default().data(&*text).retry(RETRY);
+            Some((Ok::<_, Infallible>(event), watcher))
+        },
+    );
     Sse::new(stream).keep_alive(KeepAlive::default())
 }
 
 /// One page's view of the hub: a snapshot, then changes; after a gap the same again.
 struct Watcher {
-    site: Site,
+    hub: Arc<Hub>,
+    closing: CancellationToken,
     changes: Option<Receiver<Arc<str>>>,
 }
 
@@ -132,7 +136,7 @@ impl Watcher {
                 // The last changes, too, are told before the end.
                 biased;
                 change = changes.recv() => change,
-                () = self.site.closing.cancelled() => return None,
+                () = self.closing.cancelled() => return None,
             };
             match change {
                 Ok(change) => return Some(change),
@@ -140,7 +144,7 @@ impl Watcher {
                 Err(RecvError::Lagged(_)) => {}
             }
         }
-        let (snapshot, changes) = self.site.hub.watch();
+        let (snapshot, changes) = self.hub.watch();
         self.changes = Some(changes);
         Some(snapshot)
     }
@@ -217,5 +221,44 @@ fn decided(was_waited_for: bool) -> Response {
         StatusCode::NO_CONTENT.into_response()
     } else {
         (StatusCode::NOT_FOUND, "nobody waits for this answer any more").into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::hub::{About, CAPACITY};
+
+    #[tokio::test]
+    async fn a_watcher_that_falls_behind_gets_a_new_snapshot() {
+        let hub = Arc::new(Hub::new(About { server: String::new(), directory: String::new() }));
+        let mut watcher = Watcher { hub: Arc::clone(&hub), closing: CancellationToken::new(), changes: None };
+        let mut next = async || serde_json::from_str::<Value>(&watcher.next().await.unwrap()).unwrap();
+        assert_eq!(next().await["type"], "snapshot");
+        hub.add("first".to_owned());
+        let change = next().await;
+        assert_eq!((&change["type"], &change["seq"]), (&json!("task"), &json!(1)));
+        for _ in 0..=CAPACITY {
+            hub.add("another".to_owned());
+        }
+        let snapshot = next().await;
+        assert_eq!((&snapshot["type"], &snapshot["seq"]), (&json!("snapshot"), &json!(CAPACITY + 2)));
+        assert_eq!(snapshot["tasks"].as_array().unwrap().len(), CAPACITY + 2);
+        hub.add("last".to_owned());
+        assert_eq!(next().await["seq"], json!(CAPACITY + 3));
+    }
+
+    #[test]
+    fn only_names_of_this_machine_are_answered_to() {
+        let own = ["localhost", "localhost:1", "127.0.0.1:4747", "127.9.9.9", "[::1]:4747", "[::1]"];
+        let foreign =
+            ["", "evil.example", "evil.example:4747", "localhost.evil.example", "127.0.0.1.evil.example:1"];
+        let elsewhere = ["10.0.0.1", "[2001:db8::1]:4747", "0.0.0.0:4747", "localhost:1@evil.example"];
+        assert!(own.into_iter().all(is_this_machine));
+        for host in foreign.into_iter().chain(elsewhere) {
+            assert!(!is_this_machine(host), "{host}");
+        }
     }
 }

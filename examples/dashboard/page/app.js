@@ -5,7 +5,7 @@ import { showTasks, spent, standing } from "/view.js";
 
 const part = (id) => document.getElementById(id);
 
-/** Every task with its conversation, by id. */
+/** Every task with its conversation, by id, and whether it is shown as it is. */
 export const tasks = new Map();
 let about = { server: "", directory: "" };
 /** The number of the last change, and how far this clock is behind the server's. */
@@ -49,11 +49,14 @@ function receive(change) {
       tasks.set(change.task.id, { task: change.task, conversation: known?.conversation ?? new Conversation() });
       break;
     }
-    case "conversation":
-      tasks.get(change.task)?.conversation.apply(change.event);
+    case "conversation": {
+      const entry = tasks.get(change.task);
+      entry.conversation.apply(change.event);
+      entry.isShown = false;
       break;
+    }
     case "reset":
-      tasks.get(change.task).conversation = Conversation.from(change.conversation);
+      tasks.set(change.task, { ...tasks.get(change.task), conversation: Conversation.from(change.conversation), isShown: false });
   }
 }
 

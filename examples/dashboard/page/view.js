@@ -80,6 +80,16 @@ const MAX_OUTPUT = 20_000;
 const cut = (text) =>
   text.length <= MAX_OUTPUT ? text : `${text.slice(0, MAX_OUTPUT)}\n… ${text.length - MAX_OUTPUT} more characters`;
 
+/** Lets a node show its block, and its tool's result, when one of them is another than before. */
+function showing(node, show) {
+  let last = {};
+  node.show = (item) => {
+    if (item.block !== last.block || item.result !== last.result) show(item);
+    last = item;
+  };
+  return node;
+}
+
 const makers = {
   user_message: () => textBlock("user"),
   assistant_text: () => textBlock("text"),
@@ -89,13 +99,12 @@ const makers = {
     const [preview, body] = [el("span", { className: "preview" }), el("div", { className: "body" })];
     const summary = el("summary", {}, el("span", { className: "label" }, "Thinking"), preview);
     const details = el("details", { className: "thinking" }, summary, body);
-    details.show = ({ block }) => {
+    return showing(details, ({ block }) => {
       details.dataset.status = block.status;
       const text = block.content.trim();
       say(preview, text.split("\n", 1)[0].slice(0, 200));
       say(body, text);
-    };
-    return details;
+    });
   },
   tool_use() {
     const parts = { mark: mark(), name: el("code", { className: "tool-name" }) };
@@ -103,7 +112,7 @@ const makers = {
     const output = el("pre", { className: "body", tabIndex: 0 });
     const summary = el("summary", {}, parts.mark, parts.name, what, time, wrong);
     const details = el("details", { className: "tool" }, summary, output);
-    details.show = ({ block, result }) => {
+    return showing(details, ({ block, result }) => {
       details.dataset.status = block.toolStatus;
       parts.mark.show(block.toolStatus);
       say(parts.name, block.name);
@@ -111,13 +120,11 @@ const makers = {
       say(time, result?.durationMs === undefined ? "" : duration(result.durationMs));
       say(wrong, result?.isError ? result.output.trim().split("\n", 1)[0].slice(0, 300) : "");
       say(output, result ? cut(result.output) || "no output" : "no output yet");
-    };
-    return details;
+    });
   },
   tool_result() {
     const pre = el("pre", { className: "body", tabIndex: 0 });
-    pre.show = ({ block }) => say(pre, cut(block.output));
-    return pre;
+    return showing(pre, ({ block }) => say(pre, cut(block.output)));
   },
   subagent() {
     const parts = { mark: mark(), name: el("strong") };
@@ -141,11 +148,10 @@ const makers = {
 
 function textBlock(className) {
   const element = el("div", { className });
-  element.show = ({ block }) => {
+  return showing(element, ({ block }) => {
     element.dataset.status = block.status;
     say(element, block.content.trim());
-  };
-  return element;
+  });
 }
 
 /** Shows a thread's blocks; a tool's result goes with its use. */
@@ -173,6 +179,8 @@ function answering(card, send) {
   const failure = card.querySelector(".failure");
   return async (path, body) => {
     const controls = card.querySelectorAll("button, input");
+    // A button that is gone cannot keep the focus; the task's card can.
+    if (card.contains(document.activeElement)) card.closest(".card").focus({ preventScroll: true });
     for (const control of controls) control.disabled = true;
     say(failure, "");
     const wrong = await send(path, body);
@@ -307,7 +315,10 @@ export function taskCard({ task: { id } }, send) {
   // Follows the text unless somebody scrolled up to read.
   scroll.onscroll = () => (following = scroll.scrollTop + scroll.clientHeight >= scroll.scrollHeight - 40);
 
-  card.show = ({ task, conversation }) => {
+  card.show = (entry) => {
+    if (entry.isShown) return;
+    entry.isShown = true;
+    const { task, conversation } = entry;
     ({ startedAt, endedAt } = task);
     const [state, words] = standing(task);
     card.dataset.state = state;

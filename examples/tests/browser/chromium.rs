@@ -18,7 +18,7 @@ use tokio::{
 };
 
 /// How long anything on a page may take before something is wrong with it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 const FLAGS: [&str; 12] = [
     "--headless",

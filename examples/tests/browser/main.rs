@@ -8,10 +8,16 @@
 
 mod chromium;
 mod folding;
+#[path = "../../../tests/support/model.rs"]
+mod model;
+mod on_real_server;
 mod pictures;
 #[path = "../../../tests/support/proxy.rs"]
 mod proxy;
+#[path = "../../../tests/support/real.rs"]
+mod real;
 mod rig;
+mod watching;
 
 use std::{future::IntoFuture, time::Duration};
 
@@ -104,6 +110,7 @@ async fn permissions_are_granted_and_denied() {
     browser.click("#task-1 .request .primary").await;
     browser.wait(&is(1, "done")).await;
     browser.wait("document.querySelector('#task-1 .tool[data-status=success]')").await;
+    assert_eq!(browser.eval("document.activeElement.id").await, "task-1", "the focus is not lost");
     assert_eq!(browser.eval(&shows(1, "did touch a")).await, true);
     assert_eq!(browser.eval(&is(2, "asks")).await, true, "the other task's request is another one");
 
