@@ -3,7 +3,7 @@
 //! Needs Chromium (`.ci/install-browser`); without it these tests say that they were skipped, or fail if `REQUIRE_BROWSER` is
 //! set. `cargo test` builds the example before it runs this; `cargo test --test browser` alone does not.
 
-#![expect(clippy::unwrap_used, reason = "a broken test should stop")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken test should stop")]
 #![expect(clippy::print_stderr, reason = "a skipped test says so")]
 
 mod chromium;
