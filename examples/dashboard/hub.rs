@@ -14,7 +14,8 @@ use opencode_conductor::{
 };
 use serde::Serialize;
 use serde_json::Value;
-use tokio::sync::broadcast;
+use tokio::sync::broadcast::{self, error::RecvError};
+use tokio_util::sync::CancellationToken;
 
 /// How far a watcher may fall behind before it gets a new snapshot instead.
 pub(crate) const CAPACITY: usize = 1024;
@@ -111,7 +112,7 @@ impl Hub {
     }
 
     /// Everything as it stands, and all changes from then on.
-    pub(crate) fn watch(&self) -> (Arc<str>, broadcast::Receiver<Arc<str>>) {
+    fn watch(&self) -> (Arc<str>, broadcast::Receiver<Arc<str>>) {
         let world = self.world();
         let changes = self.changes.subscribe();
         // Conversations are cheap to clone, and writing them out may take a while.
@@ -219,6 +220,39 @@ impl Hub {
     fn world(&self) -> MutexGuard<'_, World> {
         // Whoever panicked left at worst one task's card behind its time.
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One page's view of the hub: a snapshot, then changes; after a gap the same again.
+pub(crate) struct Watcher {
+    hub: Arc<Hub>,
+    closing: CancellationToken,
+    changes: Option<broadcast::Receiver<Arc<str>>>,
+}
+
+impl Watcher {
+    /// Watches until `closing` is cancelled.
+    pub(crate) fn new(hub: Arc<Hub>, closing: CancellationToken) -> Self {
+        Self { hub, closing, changes: None }
+    }
+
+    pub(crate) async fn next(&mut self) -> Option<Arc<str>> {
+        if let Some(changes) = &mut self.changes {
+            let change = tokio::select! {
+                // The last changes, too, are told before the end.
+                biased;
+                change = changes.recv() => change,
+                () = self.closing.cancelled() => return None,
+            };
+            match change {
+                Ok(change) => return Some(change),
+                Err(RecvError::Closed) => return None,
+                Err(RecvError::Lagged(_)) => {}
+            }
+        }
+        let (snapshot, changes) = self.hub.watch();
+        self.changes = Some(changes);
+        Some(snapshot)
     }
 }
 

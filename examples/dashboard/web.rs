@@ -17,10 +17,13 @@ use futures_util::stream;
 use opencode_conductor::{PermissionDecision, QuestionDecision, wire::QuestionAnswer};
 use serde::Deserialize;
 use serde_json::json;
-use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio_util::sync::CancellationToken;
 
-use crate::{ask::Desk, hub::Hub, work::Runner};
+use crate::{
+    ask::Desk,
+    hub::{Hub, Watcher},
+    work::Runner,
+};
 
 /// How soon a page that lost its events asks again.
 const RETRY: Duration = Duration::from_millis(500);
@@ -111,43 +114,12 @@ fn is_foreign(headers: &HeaderMap) -> bool {
 }
 
 async fn events(State(site): State<Site>) -> impl IntoResponse {
-    let stream = stream::unfold(
-        Watcher { hub: site.hub, closing: site.closing, changes: None },
-        |mut watcher| async move {
-            let text = watcher.next().await?;
-            let event = Event::default().data(&*text).retry(RETRY);
-            Some((Ok::<_, Infallible>(event), watcher))
-        },
-    );
+    let stream = stream::unfold(Watcher::new(site.hub, site.closing), |mut watcher| async move {
+        let text = watcher.next().await?;
+        let event = Event::default().data(&*text).retry(RETRY);
+        Some((Ok::<_, Infallible>(event), watcher))
+    });
     Sse::new(stream).keep_alive(KeepAlive::default())
-}
-
-/// One page's view of the hub: a snapshot, then changes; after a gap the same again.
-struct Watcher {
-    hub: Arc<Hub>,
-    closing: CancellationToken,
-    changes: Option<Receiver<Arc<str>>>,
-}
-
-impl Watcher {
-    async fn next(&mut self) -> Option<Arc<str>> {
-        if let Some(changes) = &mut self.changes {
-            let change = tokio::select! {
-                // The last changes, too, are told before the end.
-                biased;
-                change = changes.recv() => change,
-                () = self.closing.cancelled() => return None,
-            };
-            match change {
-                Ok(change) => return Some(change),
-                Err(RecvError::Closed) => return None,
-                Err(RecvError::Lagged(_)) => {}
-            }
-        }
-        let (snapshot, changes) = self.hub.watch();
-        self.changes = Some(changes);
-        Some(snapshot)
-    }
 }
 
 #[derive(Deserialize)]
@@ -221,44 +193,5 @@ fn decided(was_waited_for: bool) -> Response {
         StatusCode::NO_CONTENT.into_response()
     } else {
         (StatusCode::NOT_FOUND, "nobody waits for this answer any more").into_response()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::Value;
-
-    use super::*;
-    use crate::hub::{About, CAPACITY};
-
-    #[tokio::test]
-    async fn a_watcher_that_falls_behind_gets_a_new_snapshot() {
-        let hub = Arc::new(Hub::new(About { server: String::new(), directory: String::new() }));
-        let mut watcher = Watcher { hub: Arc::clone(&hub), closing: CancellationToken::new(), changes: None };
-        let mut next = async || serde_json::from_str::<Value>(&watcher.next().await.unwrap()).unwrap();
-        assert_eq!(next().await["type"], "snapshot");
-        hub.add("first".to_owned());
-        let change = next().await;
-        assert_eq!((&change["type"], &change["seq"]), (&json!("task"), &json!(1)));
-        for _ in 0..=CAPACITY {
-            hub.add("another".to_owned());
-        }
-        let snapshot = next().await;
-        assert_eq!((&snapshot["type"], &snapshot["seq"]), (&json!("snapshot"), &json!(CAPACITY + 2)));
-        assert_eq!(snapshot["tasks"].as_array().unwrap().len(), CAPACITY + 2);
-        hub.add("last".to_owned());
-        assert_eq!(next().await["seq"], json!(CAPACITY + 3));
-    }
-
-    #[test]
-    fn only_names_of_this_machine_are_answered_to() {
-        let own = ["localhost", "localhost:1", "127.0.0.1:4747", "127.9.9.9", "[::1]:4747", "[::1]"];
-        let foreign =
-            ["", "evil.example", "evil.example:4747", "localhost.evil.example", "127.0.0.1.evil.example:1"];
-        let elsewhere = ["10.0.0.1", "[2001:db8::1]:4747", "0.0.0.0:4747", "localhost:1@evil.example"];
-        assert!(own.into_iter().all(is_this_machine));
-        for host in foreign.into_iter().chain(elsewhere) {
-            assert!(!is_this_machine(host), "{host}");
-        }
     }
 }

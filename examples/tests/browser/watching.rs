@@ -1,16 +1,22 @@
 //! Whoever watches the tasks sees the same, whenever they come and however slow they are.
 
+use std::sync::Arc;
+
 use opencode_conductor::{
     ConversationEvent, SessionConversationState,
     test_util::{Script, Step},
 };
 use reqwest::Response;
-use serde_json::Value;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
-use crate::rig::Dashboard;
+use crate::{
+    hub::{About, CAPACITY, Hub, Watcher},
+    rig::Dashboard,
+};
 
 /// Follows one task as the page does, by the library's own fold.
-struct Watcher {
+struct Page {
     response: Response,
     unread: Vec<u8>,
     seq: u64,
@@ -20,7 +26,7 @@ struct Watcher {
     n_events: usize,
 }
 
-impl Watcher {
+impl Page {
     async fn start(dashboard: &Dashboard) -> Self {
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         let response = client.get(format!("{}/events", dashboard.url)).send().await.unwrap();
@@ -87,14 +93,14 @@ async fn all_watchers_see_the_same_whenever_they_come() {
     step.words = 1500;
     step.gate_before = Some("begin".to_owned());
     let dashboard = Dashboard::start([("talk", Script::new([step]))]).await;
-    let mut first = Watcher::start(&dashboard).await;
+    let mut first = Page::start(&dashboard).await;
     dashboard.fake.wait_at("begin").await;
     dashboard.fake.open_gate("begin");
     let mut later = Vec::new();
     while first.task["status"] != "ended" {
         first.next().await;
         if first.n_events % 100 == 1 && later.len() < first.n_events / 100 + 1 {
-            later.push(Watcher::start(&dashboard).await);
+            later.push(Page::start(&dashboard).await);
         }
     }
     assert!(later.len() >= 10, "{} events", first.n_events);
@@ -113,8 +119,8 @@ async fn more_than_anybody_can_follow_ends_in_the_same_state() {
     step.words = 30_000;
     step.gate_before = Some("begin".to_owned());
     let dashboard = Dashboard::start([("talk", Script::new([step]))]).await;
-    let mut slow = Watcher::start(&dashboard).await;
-    let mut quick = Watcher::start(&dashboard).await;
+    let mut slow = Page::start(&dashboard).await;
+    let mut quick = Page::start(&dashboard).await;
     dashboard.fake.wait_at("begin").await;
     dashboard.fake.open_gate("begin");
     quick.until_the_end().await;
@@ -122,4 +128,23 @@ async fn more_than_anybody_can_follow_ends_in_the_same_state() {
     let loaded = dashboard.loaded(quick.task["session"].as_str().unwrap()).await;
     assert_eq!(quick.conversation, loaded);
     assert_eq!(slow.conversation, loaded);
+}
+
+#[tokio::test]
+async fn a_watcher_that_falls_behind_gets_a_new_snapshot() {
+    let hub = Arc::new(Hub::new(About { server: String::new(), directory: String::new() }));
+    let mut watcher = Watcher::new(Arc::clone(&hub), CancellationToken::new());
+    let mut next = async || serde_json::from_str::<Value>(&watcher.next().await.unwrap()).unwrap();
+    assert_eq!(next().await["type"], "snapshot");
+    hub.add("first".to_owned());
+    let change = next().await;
+    assert_eq!((&change["type"], &change["seq"]), (&json!("task"), &json!(1)));
+    for _ in 0..=CAPACITY {
+        hub.add("another".to_owned());
+    }
+    let snapshot = next().await;
+    assert_eq!((&snapshot["type"], &snapshot["seq"]), (&json!("snapshot"), &json!(CAPACITY + 2)));
+    assert_eq!(snapshot["tasks"].as_array().unwrap().len(), CAPACITY + 2);
+    hub.add("last".to_owned());
+    assert_eq!(next().await["seq"], json!(CAPACITY + 3));
 }
