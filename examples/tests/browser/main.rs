@@ -132,13 +132,15 @@ async fn always_answers_for_what_it_covers() {
     let Some(mut browser) = Browser::start().await else { return };
     let mut step = Step::tool(asking("git add"));
     step.tools.push(asking("git commit"));
-    let dashboard = Dashboard::start([("commit", Script::new([step, Step::text("Done.")]))]).await;
+    let dashboard = Dashboard::start([("commit", Script::new([step, halting("Done.", "end")]))]).await;
     browser.open(&dashboard.url).await;
     browser.wait("document.querySelectorAll('.request').length === 2").await;
     browser.click(".request button:nth-child(2)").await;
+    // While the turn still runs.
+    browser.wait("document.querySelectorAll('.request').length === 0").await;
+    dashboard.fake.open_gate("end");
     browser.wait(&is(1, "done")).await;
     assert_eq!(browser.eval("document.querySelectorAll('.tool[data-status=success]').length").await, 2);
-    assert_eq!(browser.eval("document.querySelectorAll('.request').length").await, 0);
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
