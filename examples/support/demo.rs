@@ -19,6 +19,14 @@ pub const PROMPTS: [&str; 6] = [
     "Find out why the nightly build is slow, and fix the worst offender.",
 ];
 
+/// What tasks ask that somebody watches: the second needs a permission, the third has a question.
+pub const WATCHED: [&str; 4] = [
+    PROMPT,
+    "Remove the old export format, and the files that only it needs.",
+    "Give invoices a currency. There are some 40,000 without one.",
+    "Say in the README how to run a single test.",
+];
+
 /// A fake server that plays demonstrations; ends when dropped.
 #[derive(Debug)]
 pub struct Demo {
@@ -29,7 +37,13 @@ impl Demo {
     /// Answers every prompt that brings no script of its own.
     pub fn play_on(fake: FakeOpenCode) -> Self {
         fake.on_prompt(|prompt| {
-            let mut script = if prompt.agent == "explore" { search(prompt) } else { repair(prompt) };
+            let mut script = match prompt.text.as_str() {
+                _ if prompt.agent == "explore" => search(prompt),
+                text if text == WATCHED[1] => clean_up(prompt),
+                text if text == WATCHED[2] => decide(prompt),
+                text if text == WATCHED[3] => explain(prompt),
+                _ => repair(prompt),
+            };
             for step in &mut script.steps {
                 step.chunk_ms = pace(&prompt.text);
             }
@@ -96,6 +110,73 @@ fn repair(prompt: &Prompt) -> Script {
         ),
         say(Step::tool(test), "", "", 300),
         say(Step::default(), "", ANSWER, 2100),
+    ])
+}
+
+/// Work that needs a permission.
+fn clean_up(prompt: &Prompt) -> Script {
+    let look = tool(prompt, "grep", json!({"pattern": "export_v1", "path": "."}), 90)
+        .output("src/export_v1.rs:1\nsrc/lib.rs:14\ntests/export_v1.rs:3\n");
+    let command = "git rm -r src/export_v1.rs tests/export_v1.rs";
+    let mut remove = tool(prompt, "bash", json!({"command": command}), 300)
+        .output("rm 'src/export_v1.rs'\nrm 'tests/export_v1.rs'\n");
+    remove.result.ask = Some(("bash".to_owned(), command.to_owned()));
+    let test = tool(prompt, "bash", json!({"command": "cargo test"}), 1200).output("31 passed; 0 failed\n");
+    let answer = "The old export format is gone, and with it src/export_v1.rs and its test. \
+                  Nothing else used them; all 31 tests pass.";
+    Script::new([
+        say(Step::tool(look), "Two files carry the name, and one line of lib.rs.", "", 300),
+        say(
+            Step::tool(remove),
+            "",
+            "Nothing outside these two files uses the old format. I will remove them.",
+            500,
+        ),
+        say(Step::tool(test), "", "Now the tests.", 200),
+        say(Step::default(), "", answer, 700),
+    ])
+}
+
+/// Work that somebody has to decide about.
+fn decide(prompt: &Prompt) -> Script {
+    let look = tool(prompt, "read", json!({"filePath": "src/invoice.rs"}), 60)
+        .output("pub struct Invoice {\n    pub lines: Vec<Line>,\n}\n");
+    let question = json!({"questions": [{
+        "header": "Currency",
+        "question": "Which currency do the invoices get that have none?",
+        "options": [
+            {"label": "EUR", "description": "What all customers so far have paid in"},
+            {"label": "Ask the customer", "description": "Leave it empty, and ask at the next invoice"},
+        ],
+    }]});
+    let edit = json!({"filePath": "src/invoice.rs", "oldString": "lines", "newString": "currency"});
+    let edit = tool(prompt, "edit", edit, 60).output("Edit applied successfully.");
+    let answer =
+        "Invoices have a currency now. The migration follows your answer, and runs in one transaction.";
+    Script::new([
+        say(Step::tool(look), "The type is simple. What to do with old data is not mine to decide.", "", 400),
+        say(
+            Step::tool(ScriptedTool::new("question", question)),
+            "",
+            "One thing before I change the table.",
+            200,
+        ),
+        say(Step::tool(edit), "", "", 300),
+        say(Step::default(), "", answer, 900),
+    ])
+}
+
+/// Work that is quickly done.
+fn explain(prompt: &Prompt) -> Script {
+    let look = tool(prompt, "grep", json!({"pattern": "cargo test", "path": "README.md"}), 50)
+        .output("README.md:31: cargo test\n");
+    let edit = json!({"filePath": "README.md", "oldString": "cargo test", "newString": "cargo test NAME"});
+    let edit = tool(prompt, "edit", edit, 60).output("Edit applied successfully.");
+    let answer = "The section on tests now says how to run one by its name, and where its output goes.";
+    Script::new([
+        say(Step::tool(look), "There is a section on tests; one more sentence belongs there.", "", 200),
+        say(Step::tool(edit), "", "", 200),
+        say(Step::default(), "", answer, 300),
     ])
 }
 

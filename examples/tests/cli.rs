@@ -16,11 +16,11 @@ use std::{
     time::Duration,
 };
 
-use opencode_conductor::test_util::{FakeOpenCode, FakeOptions, Script, ScriptedTool, Step};
+use opencode_conductor::test_util::{FakeOpenCode, FakeOptions, Route, Script, ScriptedTool, Step};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::{io::AsyncReadExt, process::Command, time::timeout};
+use tokio::{io::AsyncReadExt, net::TcpListener, process::Command, time::timeout};
 
 /// How long a program may take before something is wrong with it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -129,6 +129,8 @@ async fn mistakes_get_one_line_and_2() {
     let missing = missing.to_str().unwrap();
     let guarded = FakeOpenCode::start_with(FakeOptions::new().password("right")).await.unwrap();
     let guarded = guarded.url();
+    let (free, listener) = ("127.0.0.1:0", TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let taken = listener.local_addr().unwrap().to_string();
     let rows: &[(&str, &[&str], &str)] = &[
         ("run_task", &["--bogus"], "invalid option '--bogus'"),
         ("run_task", &["-x"], "invalid option '-x'"),
@@ -162,6 +164,27 @@ async fn mistakes_get_one_line_and_2() {
         ("fleet", &["--server", &guarded, "hi"], "wants a password"),
         ("fleet", &["--managed"], "say what to do"),
         ("fleet", &["--permission", "ask"], "choose allow or reject"),
+        ("dashboard", &["--bogus"], "invalid option '--bogus'"),
+        ("dashboard", &["--listen", "4747"], "give an address and a port"),
+        ("dashboard", &["--listen", "0.0.0.0:4747"], "the page has no password"),
+        ("dashboard", &["--listen", &taken], "choose another address"),
+        ("dashboard", &["--tasks", "0"], "a number from 1 to"),
+        ("dashboard", &["--tasks", "2", "hi"], "one prompt per task"),
+        ("dashboard", &[" "], "a prompt is empty"),
+        ("dashboard", &["--model", "m"], "provider/model"),
+        ("dashboard", &["--listen", free, "--directory", missing], "there is no such directory"),
+        (
+            "dashboard",
+            &["--listen", free, "--server", "http://127.0.0.1:1"],
+            "no server at http://127.0.0.1:1",
+        ),
+        ("dashboard", &["--listen", free, "--server", &guarded], "wants a password"),
+        (
+            "dashboard",
+            &["--listen", free, "--server", &guarded, "--password-env", "WRONG"],
+            "refuses the password",
+        ),
+        ("dashboard", &["--listen", free, "--managed"], "cannot find the executable"),
     ];
     for (name, arguments, words) in rows {
         let mut command = example(name, arguments);
@@ -176,7 +199,7 @@ async fn mistakes_get_one_line_and_2() {
 
 #[tokio::test]
 async fn help_is_no_mistake() {
-    for name in ["run_task", "fleet"] {
+    for name in ["run_task", "fleet", "dashboard"] {
         let ended = run(example(name, &["--help"])).await;
         assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
         assert!(ended.stdout.contains("--password-env VAR"), "{ended}");
@@ -266,6 +289,7 @@ async fn interrupted(name: &str, arguments: &[&str], n_running: usize) -> Ended 
     child.stdout.take().unwrap().read_to_string(&mut stdout).await.unwrap();
     child.stderr.take().unwrap().read_to_string(&mut stderr).await.unwrap();
     assert_eq!(fake.open_streams(), 0);
+    assert!(fake.request_count(Route::Abort) >= n_running, "a turn was left running");
     Ended { status: status.code().unwrap_or(-1), stdout, stderr }
 }
 
@@ -291,6 +315,13 @@ async fn ctrl_c_aborts_the_whole_fleet() {
     assert_eq!(types.iter().filter(|kind| **kind == "notStarted").count(), 3, "{ended}");
     assert!(types.iter().all(|kind| ["notStarted", "aborted", "notRun"].contains(kind)), "{ended}");
     assert_eq!(ended.stderr, "fleet: 5 of 5 tasks did not succeed\n");
+}
+
+#[tokio::test]
+async fn ctrl_c_aborts_the_tasks_of_the_dashboard_and_is_no_failure() {
+    let ended = interrupted("dashboard", &["--listen", "127.0.0.1:0"], 1).await;
+    assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
+    assert!(ended.stdout.starts_with("http://127.0.0.1:"), "{ended}");
 }
 
 #[tokio::test]

@@ -1,0 +1,101 @@
+//! Runs tasks and shows them live on a web page: text as it streams, tools, subagents, cost, and what needs a decision.
+//!
+//! ```sh
+//! cargo run --example dashboard                                   # a demonstration on a fake server
+//! cargo run --example dashboard -- --managed "Explain src/lib.rs" "Find one bug and fix it"
+//! ```
+//!
+//! The page gets a snapshot of all tasks and then every change, among them the library's own conversation events, which it folds as
+//! the library does. It listens on this machine only: whoever reaches it can start tasks and grant permissions.
+//!
+//! Ctrl-C aborts everything that runs and ends the program. Exit status: 0, or 2 if it could not start.
+
+mod arguments;
+mod ask;
+mod hub;
+mod web;
+mod work;
+
+use std::{process::ExitCode, sync::Arc};
+
+use opencode_conductor::ConversationManager;
+use opencode_conductor_examples::{
+    backend::{Backend, ServerFlags},
+    failure::{self, Failure},
+    interrupt::Interrupts,
+    logging,
+};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    arguments::Arguments,
+    ask::Desk,
+    hub::{About, Hub},
+    web::Site,
+    work::Runner,
+};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    logging::init();
+    failure::exit("dashboard", run().await)
+}
+
+#[expect(clippy::print_stdout, reason = "this is what the program is for")]
+async fn run() -> Result<ExitCode, Failure> {
+    let Some(arguments) = Arguments::parse()? else {
+        print!("{}", arguments::HELP.replace("{server}", ServerFlags::HELP));
+        return Ok(ExitCode::SUCCESS);
+    };
+    let listener = TcpListener::bind(arguments.listen).await.map_err(|error| {
+        Failure::usage(format!("--listen {}: {error}; choose another address", arguments.listen))
+    })?;
+    let backend = Backend::start(&arguments.server, &arguments.directory).await?;
+    let served = serve(&backend, &arguments, listener).await;
+    backend.stop().await;
+    served
+}
+
+#[expect(clippy::print_stdout, reason = "this is what the program is for")]
+async fn serve(backend: &Backend, arguments: &Arguments, listener: TcpListener) -> Result<ExitCode, Failure> {
+    let address = listener.local_addr();
+    let address = address.map_err(|error| Failure::because("cannot tell the page's address", &error))?;
+    let about = About {
+        server: backend.name().to_owned(),
+        directory: arguments.directory.to_string_lossy().into_owned(),
+    };
+    let hub = Arc::new(Hub::new(about));
+    // Who answers when a tool needs permission or the model has a question: whoever looks at the page.
+    let (permissions, questions) = (Desk::new(&hub), Desk::new(&hub));
+    let manager = ConversationManager::builder(backend.client().clone())
+        .permissions(ask::permissions(&permissions))
+        .questions(ask::questions(&questions))
+        .build();
+    let runner = Runner::new(manager.clone(), Arc::clone(&hub), arguments);
+    for prompt in &arguments.prompts {
+        runner.start(prompt.clone());
+    }
+
+    let closing = CancellationToken::new();
+    let site = Site { hub, runner: runner.clone(), permissions, questions, closing: closing.clone() };
+    let closed = closing.clone().cancelled_owned();
+    let mut interrupts = Interrupts::listen()?;
+    println!("http://{address} shows the tasks; Ctrl-C ends them ({})", backend.name());
+    let pages = async {
+        let served = axum::serve(listener, web::router(site)).with_graceful_shutdown(closed).await;
+        served.map_err(|error| Failure::because("cannot serve the page", &error))
+    };
+    let end = async {
+        interrupts.next().await;
+        tokio::select! {
+            () = runner.stop() => {}
+            () = interrupts.next() => return Err(Failure::task("stopped without waiting for the server")),
+        }
+        manager.shutdown().await;
+        closing.cancel();
+        Ok(())
+    };
+    tokio::try_join!(pages, end)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,190 @@
+//! The tasks, from their prompt to their outcome.
+
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures_util::StreamExt;
+use opencode_conductor::{
+    AbortReport, ConversationManager, CreateTaskSession, FeedSignal, PromptInput, SessionId, Subscription,
+    Update,
+    wire::{EventPayload, ModelRef, SessionStatus},
+};
+use opencode_conductor_examples::{failure::one_line, json, style::shorten};
+use serde_json::{Value, json};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    arguments::Arguments,
+    hub::{Asked, Hub, Status, now},
+};
+
+/// How often a conversation is read whose steps were missed.
+const REFRESH: Duration = Duration::from_millis(250);
+
+/// Starts tasks, and ends them.
+#[derive(Clone)]
+pub(crate) struct Runner(Arc<Inner>);
+
+struct Inner {
+    manager: ConversationManager,
+    hub: Arc<Hub>,
+    directory: PathBuf,
+    model: Option<ModelRef>,
+    agent: Option<String>,
+    running: TaskTracker,
+    stop: CancellationToken,
+    stops: Mutex<HashMap<usize, CancellationToken>>,
+}
+
+impl Runner {
+    pub(crate) fn new(manager: ConversationManager, hub: Arc<Hub>, arguments: &Arguments) -> Self {
+        Self(Arc::new(Inner {
+            manager,
+            hub,
+            directory: arguments.directory.clone(),
+            model: arguments.model.clone(),
+            agent: arguments.agent.clone(),
+            running: TaskTracker::new(),
+            stop: CancellationToken::new(),
+            stops: Mutex::default(),
+        }))
+    }
+
+    /// Starts a task and returns its id.
+    pub(crate) fn start(&self, prompt: String) -> usize {
+        let id = self.0.hub.add(prompt.clone());
+        let stop = self.0.stop.child_token();
+        self.0.stops.lock().unwrap_or_else(PoisonError::into_inner).insert(id, stop.clone());
+        let inner = Arc::clone(&self.0);
+        self.0.running.spawn(async move {
+            let outcome = inner.work(id, prompt, &stop).await;
+            inner.stops.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+            inner.hub.change(id, |task| {
+                task.status = Status::Ended;
+                task.ended_at = Some(now());
+                task.note = None;
+                task.outcome = Some(outcome);
+            });
+        });
+        id
+    }
+
+    /// Aborts a task; false if it does not run.
+    pub(crate) fn abort(&self, id: usize) -> bool {
+        let stops = self.0.stops.lock().unwrap_or_else(PoisonError::into_inner);
+        stops.get(&id).map(CancellationToken::cancel).is_some()
+    }
+
+    /// Aborts all tasks and waits for their ends.
+    pub(crate) async fn stop(&self) {
+        self.0.stop.cancel();
+        self.0.running.close();
+        self.0.running.wait().await;
+    }
+}
+
+impl Inner {
+    /// Runs a task to its end, and tells the hub of everything on the way.
+    async fn work(&self, id: usize, prompt: String, stop: &CancellationToken) -> Value {
+        let session =
+            CreateTaskSession::new("dashboard", format!("task-{id}"), &self.directory, &self.directory)
+                .title(shorten(&prompt, 60));
+        let made = tokio::select! {
+            made = self.manager.create_task_session(session) => made,
+            () = stop.cancelled() => return json!({"type": "aborted"}),
+        };
+        let session = match made {
+            Ok(meta) => meta.session_id,
+            Err(error) => return json!({"type": "noSession", "message": one_line(&error)}),
+        };
+        let mut input = PromptInput::new(session.clone(), prompt);
+        if let Some(model) = &self.model {
+            input = input.model(model.clone());
+        }
+        if let Some(agent) = &self.agent {
+            input = input.agent(agent.as_str());
+        }
+        self.hub.change(id, |task| {
+            task.status = Status::Running;
+            task.session = Some(session.clone());
+        });
+
+        let mut running = self.manager.prompt(input).start();
+        if let Some(mut updates) = running.updates() {
+            let mut events = self.manager.subscribe_to_events(&session).ok();
+            let (mut aborting, mut missed) = (false, false);
+            let mut refresh = interval(REFRESH);
+            refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                tokio::select! {
+                    update = updates.next() => match update {
+                        // What comes after a gap may be in the state already that closes it.
+                        Some(Update::Conversation(event)) if !missed => self.hub.fold(id, &event),
+                        Some(Update::Conversation(_)) => {}
+                        Some(Update::Missed) => missed = true,
+                        Some(update) => self.note(id, update),
+                        // The turn is over.
+                        None => break,
+                    },
+                    _ = refresh.tick(), if missed => self.refresh(id, &session),
+                    Some(signal) = next(&mut events) => match signal {
+                        FeedSignal::Event(event) => self.close_answered(&event.payload),
+                        FeedSignal::Gone { .. } => events = None,
+                        _ => {}
+                    },
+                    () = stop.cancelled(), if !aborting => {
+                        aborting = true;
+                        self.hub.change(id, |task| task.status = Status::Aborting);
+                        // Ends the prompt too, with what there is of it.
+                        let _: Result<AbortReport, _> = self.manager.abort(&session).await;
+                    }
+                }
+            }
+        }
+        let ended = running.await;
+        self.refresh(id, &session);
+        match ended {
+            Ok(result) => json::completion(&result.completion),
+            Err(error) => json::not_run(&error),
+        }
+    }
+
+    fn note(&self, id: usize, update: Update) {
+        let note = match update {
+            Update::PermissionAsked(request) => return self.hub.asked(id, Asked::Permission(request)),
+            Update::QuestionAsked(request) => return self.hub.asked(id, Asked::Question(request)),
+            Update::Status(SessionStatus::Retry { message, .. }) => {
+                Some(format!("the provider failed and is tried again: {message}"))
+            }
+            Update::StreamLost => Some("event stream lost, polling".to_owned()),
+            Update::Status(_) | Update::StreamRestored => None,
+            _ => return,
+        };
+        self.hub.change(id, |task| task.note = note);
+    }
+
+    /// Takes away what was answered elsewhere, or by an "always" for another request.
+    fn close_answered(&self, event: &EventPayload) {
+        if let EventPayload::PermissionReplied { request_id, .. }
+        | EventPayload::QuestionClosed { request_id, .. } = event
+        {
+            self.hub.close(request_id);
+        }
+    }
+
+    /// Shows the conversation as the manager has it.
+    fn refresh(&self, id: usize, session: &SessionId) {
+        if let Some(conversation) = self.manager.conversation(session) {
+            self.hub.settle(id, &conversation);
+        }
+    }
+}
+
+async fn next(events: &mut Option<Subscription>) -> Option<FeedSignal> {
+    Some(events.as_mut()?.next().await)
+}

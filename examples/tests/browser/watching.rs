@@ -1,0 +1,150 @@
+//! Whoever watches the tasks sees the same, whenever they come and however slow they are.
+
+use std::sync::Arc;
+
+use opencode_conductor::{
+    ConversationEvent, SessionConversationState,
+    test_util::{Script, Step},
+};
+use reqwest::Response;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    hub::{About, CAPACITY, Hub, Watcher},
+    rig::Dashboard,
+};
+
+/// Follows one task as the page does, by the library's own fold.
+struct Page {
+    response: Response,
+    unread: Vec<u8>,
+    seq: u64,
+    task: Value,
+    conversation: SessionConversationState,
+    n_snapshots: usize,
+    n_events: usize,
+}
+
+impl Page {
+    async fn start(dashboard: &Dashboard) -> Self {
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let response = client.get(format!("{}/events", dashboard.url)).send().await.unwrap();
+        let mut watcher = Self {
+            response,
+            unread: Vec::new(),
+            seq: 0,
+            task: Value::Null,
+            conversation: SessionConversationState::new(),
+            n_snapshots: 0,
+            n_events: 0,
+        };
+        watcher.next().await;
+        assert_eq!(watcher.n_snapshots, 1, "a snapshot comes first");
+        watcher
+    }
+
+    /// Takes the next change in.
+    async fn next(&mut self) {
+        let end = loop {
+            if let Some(end) = self.unread.windows(2).position(|bytes| bytes == b"\n\n") {
+                break end;
+            }
+            self.unread.extend(self.response.chunk().await.unwrap().expect("the events go on"));
+        };
+        let event: Vec<u8> = self.unread.drain(..end + 2).collect();
+        let event = String::from_utf8(event).unwrap();
+        let Some(data) = event.lines().find_map(|line| line.strip_prefix("data: ")) else { return };
+        let mut change: Value = serde_json::from_str(data).unwrap();
+        let seq = change["seq"].as_u64().unwrap();
+        let kind = change["type"].take();
+        if kind != "snapshot" {
+            assert_eq!(seq, self.seq + 1, "none is missing, none comes twice");
+        }
+        self.seq = seq;
+        match kind.as_str().unwrap() {
+            "snapshot" => {
+                self.n_snapshots += 1;
+                self.task = change["tasks"][0].take();
+                self.conversation = serde_json::from_value(self.task["conversation"].take()).unwrap();
+            }
+            "task" => self.task = change["task"].take(),
+            "conversation" => {
+                self.n_events += 1;
+                let event: ConversationEvent = serde_json::from_value(change["event"].take()).unwrap();
+                self.conversation.apply(&event);
+            }
+            // Steps were missed, by the program itself.
+            "reset" => self.conversation = serde_json::from_value(change["conversation"].take()).unwrap(),
+            other => panic!("{other}"),
+        }
+    }
+
+    async fn until_the_end(&mut self) {
+        while self.task["status"] != "ended" {
+            self.next().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn all_watchers_see_the_same_whenever_they_come() {
+    let mut step = Step::text("So: ");
+    step.words = 1500;
+    step.gate_before = Some("begin".to_owned());
+    let dashboard = Dashboard::start([("talk", Script::new([step]))]).await;
+    let mut first = Page::start(&dashboard).await;
+    dashboard.fake.wait_at("begin").await;
+    dashboard.fake.open_gate("begin");
+    let mut later = Vec::new();
+    while first.task["status"] != "ended" {
+        first.next().await;
+        if first.n_events % 100 == 1 && later.len() < first.n_events / 100 + 1 {
+            later.push(Page::start(&dashboard).await);
+        }
+    }
+    assert!(later.len() >= 10, "{} events", first.n_events);
+    assert!(first.n_events >= 1500, "streamed, not summed up: {} events", first.n_events);
+    let loaded = dashboard.loaded(first.task["session"].as_str().unwrap()).await;
+    assert_eq!(first.conversation, loaded);
+    for mut watcher in later {
+        watcher.until_the_end().await;
+        assert_eq!((&watcher.conversation, watcher.n_snapshots), (&loaded, 1));
+    }
+}
+
+#[tokio::test]
+async fn more_than_anybody_can_follow_ends_in_the_same_state() {
+    let mut step = Step::text("So: ");
+    step.words = 30_000;
+    step.gate_before = Some("begin".to_owned());
+    let dashboard = Dashboard::start([("talk", Script::new([step]))]).await;
+    let mut slow = Page::start(&dashboard).await;
+    let mut quick = Page::start(&dashboard).await;
+    dashboard.fake.wait_at("begin").await;
+    dashboard.fake.open_gate("begin");
+    quick.until_the_end().await;
+    slow.until_the_end().await;
+    let loaded = dashboard.loaded(quick.task["session"].as_str().unwrap()).await;
+    assert_eq!(quick.conversation, loaded);
+    assert_eq!(slow.conversation, loaded);
+}
+
+#[tokio::test]
+async fn a_watcher_that_falls_behind_gets_a_new_snapshot() {
+    let hub = Arc::new(Hub::new(About { server: String::new(), directory: String::new() }));
+    let mut watcher = Watcher::new(Arc::clone(&hub), CancellationToken::new());
+    let mut next = async || serde_json::from_str::<Value>(&watcher.next().await.unwrap()).unwrap();
+    assert_eq!(next().await["type"], "snapshot");
+    hub.add("first".to_owned());
+    let change = next().await;
+    assert_eq!((&change["type"], &change["seq"]), (&json!("task"), &json!(1)));
+    for _ in 0..=CAPACITY {
+        hub.add("another".to_owned());
+    }
+    let snapshot = next().await;
+    assert_eq!((&snapshot["type"], &snapshot["seq"]), (&json!("snapshot"), &json!(CAPACITY + 2)));
+    assert_eq!(snapshot["tasks"].as_array().unwrap().len(), CAPACITY + 2);
+    hub.add("last".to_owned());
+    assert_eq!(next().await["seq"], json!(CAPACITY + 3));
+}
