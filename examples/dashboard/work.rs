@@ -4,27 +4,21 @@ use std::{
     collections::HashMap,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
 
 use futures_util::StreamExt;
 use opencode_conductor::{
-    AbortReport, ConversationManager, CreateTaskSession, FeedSignal, PromptInput, SessionId, Subscription,
-    Update,
-    wire::{EventPayload, ModelRef, SessionStatus},
+    AbortReport, ConversationManager, CreateTaskSession, PromptInput, SessionId, Update,
+    wire::{ModelRef, SessionStatus},
 };
 use opencode_conductor_examples::{failure::one_line, json, style::shorten};
 use serde_json::{Value, json};
-use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     arguments::Arguments,
     hub::{Asked, Hub, Status, now},
 };
-
-/// How often a conversation is read whose steps were missed.
-const REFRESH: Duration = Duration::from_millis(250);
 
 /// Starts tasks, and ends them.
 #[derive(Clone)]
@@ -116,26 +110,16 @@ impl Inner {
 
         let mut running = self.manager.prompt(input).start();
         if let Some(mut updates) = running.updates() {
-            let mut events = self.manager.subscribe_to_events(&session).ok();
-            let (mut aborting, mut missed) = (false, false);
-            let mut refresh = interval(REFRESH);
-            refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut aborting = false;
             loop {
                 tokio::select! {
                     update = updates.next() => match update {
-                        // What comes after a gap may be in the state already that closes it.
-                        Some(Update::Conversation(event)) if !missed => self.hub.fold(id, &event),
-                        Some(Update::Conversation(_)) => {}
-                        Some(Update::Missed) => missed = true,
+                        Some(Update::Conversation(event)) => self.hub.fold(id, &event),
+                        Some(Update::Missed(conversation)) => self.hub.settle(id, &conversation),
+                        Some(Update::RequestClosed(request)) => self.hub.close(&request),
                         Some(update) => self.note(id, update),
                         // The turn is over.
                         None => break,
-                    },
-                    _ = refresh.tick(), if missed => self.refresh(id, &session),
-                    Some(signal) = next(&mut events) => match signal {
-                        FeedSignal::Event(event) => self.close_answered(&event.payload),
-                        FeedSignal::Gone { .. } => events = None,
-                        _ => {}
                     },
                     () = stop.cancelled(), if !aborting => {
                         aborting = true;
@@ -168,23 +152,10 @@ impl Inner {
         self.hub.change(id, |task| task.note = note);
     }
 
-    /// Takes away what was answered elsewhere, or by an "always" for another request.
-    fn close_answered(&self, event: &EventPayload) {
-        if let EventPayload::PermissionReplied { request_id, .. }
-        | EventPayload::QuestionClosed { request_id, .. } = event
-        {
-            self.hub.close(request_id);
-        }
-    }
-
     /// Shows the conversation as the manager has it.
     fn refresh(&self, id: usize, session: &SessionId) {
         if let Some(conversation) = self.manager.conversation(session) {
             self.hub.settle(id, &conversation);
         }
     }
-}
-
-async fn next(events: &mut Option<Subscription>) -> Option<FeedSignal> {
-    Some(events.as_mut()?.next().await)
 }

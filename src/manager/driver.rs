@@ -188,6 +188,7 @@ impl<'a> Driver<'a> {
             let report = abort_tree(self.api, self.session.id.clone(), self.sessions()).await;
             self.grant(&report);
         }
+        self.reporter.catch_up(&self.session.live().state);
         Driven {
             ended: end,
             delivery: self.turn.delivery(),
@@ -348,6 +349,7 @@ impl<'a> Driver<'a> {
     fn signals(&mut self, first: FeedSignal) -> Result<Vec<Input>, End> {
         let mut inputs = Vec::new();
         let mut observed = Observed::default();
+        let mut ended = Ok(());
         let mut next = Some(first);
         for _ in 0..BATCH {
             let Some(signal) = next else { break };
@@ -373,8 +375,13 @@ impl<'a> Driver<'a> {
                     }
                     inputs.push(Input::StreamOpened);
                 }
-                FeedSignal::Gone { reason: GoneReason::Unauthorized(_) } => return Err(End::Unauthorized),
-                FeedSignal::Gone { reason: GoneReason::ShutDown } => return Err(End::GivenUp),
+                FeedSignal::Gone { reason } => {
+                    ended = Err(match reason {
+                        GoneReason::Unauthorized(_) => End::Unauthorized,
+                        GoneReason::ShutDown => End::GivenUp,
+                    });
+                    break;
+                }
                 FeedSignal::Event(event) => {
                     let seen = {
                         let mut live = self.session.live();
@@ -391,7 +398,7 @@ impl<'a> Driver<'a> {
         }
         self.look();
         self.report(observed);
-        Ok(inputs)
+        ended.map(|()| inputs)
     }
 
     /// What an event means for the turn, beyond what it shows of messages.
@@ -415,6 +422,9 @@ impl<'a> Driver<'a> {
             EventPayload::QuestionAsked(request) => self.question(request.clone()),
             EventPayload::PermissionReplied { request_id, .. }
             | EventPayload::QuestionClosed { request_id, .. } => {
+                if self.requests.contains(request_id) {
+                    self.reporter.send(Update::RequestClosed(request_id.clone()));
+                }
                 Some(Input::HumanAnswered(request_id.clone()))
             }
             _ => None,
@@ -514,6 +524,10 @@ impl<'a> Driver<'a> {
                 .collect()
         };
         self.reporter.observed(observed, messages);
+        // All that was folded has been told or missed by now.
+        if self.reporter.can_catch_up() {
+            self.reporter.catch_up(&self.session.live().state);
+        }
     }
 
     fn look(&mut self) {

@@ -11,8 +11,8 @@ use tokio::sync::mpsc;
 
 use super::input::OnMessage;
 use crate::{
-    conversation::ConversationEvent,
-    ids::MessageId,
+    conversation::{ConversationEvent, SessionConversationState},
+    ids::{MessageId, RequestId},
     observe::Observed,
     wire::{Message, PermissionRequest, QuestionRequest, SessionStatus},
 };
@@ -26,7 +26,8 @@ const CAPACITY: usize = 1024;
 pub enum Update {
     /// The prompt was sent; also when it is sent again because it did not start.
     Submitted(MessageId),
-    /// The conversation changed. Folding these in order gives the state.
+    /// The conversation changed. Folding these in order, on top of what it was before the prompt, gives the state; see also
+    /// [`Update::Missed`].
     Conversation(ConversationEvent),
     /// A message of the root session is new or changed.
     Message(Arc<Message>),
@@ -36,13 +37,14 @@ pub enum Update {
     PermissionAsked(PermissionRequest),
     /// The model has a question; the policy answers.
     QuestionAsked(QuestionRequest),
+    /// A request needs no answer any more: the policy gave one, somebody else did, or an "always" for another covers it.
+    RequestClosed(RequestId),
     /// The event stream is down; the session is polled meanwhile.
     StreamLost,
     /// The event stream is up again, and what was missed has been read.
     StreamRestored,
-    /// The reader was too slow and missed some: take the whole state from
-    /// [`ConversationManager::conversation`](super::ConversationManager::conversation).
-    Missed,
+    /// The reader was too slow and missed some. This is the conversation as it stands, and what follows continues it.
+    Missed(Box<SessionConversationState>),
 }
 
 /// The updates of one prompt; ends with the turn.
@@ -76,14 +78,9 @@ impl Reporter {
     }
 
     pub(super) fn send(&mut self, update: Update) {
-        if self.sender.is_closed() {
-            return;
-        }
-        // The last place is for the word that some were missed, so that it comes where they would have come.
-        let full = self.sender.capacity() <= 1;
-        if !(full && self.missed) {
-            self.missed = full;
-            let update = if full { Update::Missed } else { update };
+        // The last place is for the word that some were missed.
+        self.missed |= self.sender.capacity() <= 1;
+        if !self.missed {
             // It has room, or nobody listens any more.
             let _ = self.sender.try_send(update);
         }
@@ -102,6 +99,18 @@ impl Reporter {
             for event in observed.events {
                 self.send(Update::Conversation(event));
             }
+        }
+    }
+
+    /// Whether the reader missed something and has room to learn of it.
+    pub(super) fn can_catch_up(&self) -> bool {
+        self.missed && self.sender.capacity() > CAPACITY / 2
+    }
+
+    /// Makes up for what the reader missed, if anything.
+    pub(super) fn catch_up(&mut self, conversation: &SessionConversationState) {
+        if std::mem::take(&mut self.missed) {
+            let _ = self.sender.try_send(Update::Missed(Box::new(conversation.clone())));
         }
     }
 

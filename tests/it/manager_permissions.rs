@@ -2,10 +2,13 @@
 
 use std::sync::{Arc, Mutex};
 
-use futures_util::future::join_all;
+use futures_util::{
+    StreamExt,
+    future::{join_all, ready},
+};
 use opencode_conductor::{
     Completion, Directory, ManagerBuilder, Method, PermissionDecision, PermissionPolicy,
-    PromptExecutionResult, QuestionDecision, QuestionPolicy, RawRequest,
+    PromptExecutionResult, QuestionDecision, QuestionPolicy, RawRequest, Update,
     test_util::{Fault, Flavour, Route, Script, ScriptedTool, Step},
 };
 use serde_json::{Value, json};
@@ -164,7 +167,8 @@ async fn what_another_answers_is_not_waited_for() {
         });
         let stage = Stage::with(quick(), |manager| manager.permissions(policy)).await;
         let script = Script::new([Step::tool(asking_tool("touch x")), Step::text("done")]);
-        let running = stage.start(&script);
+        let mut running = stage.start(&script);
+        let updates = running.updates().unwrap();
         soon(stage.fake.wait_for(|log| log.events_of(stage.session.as_str(), "permission.asked") == 1)).await;
         let list = RawRequest::new(Method::Get, "/permission").directory(&Directory::new(WORKTREE).unwrap());
         let pending = stage.manager.client().raw(list).await.unwrap().json().unwrap();
@@ -176,6 +180,8 @@ async fn what_another_answers_is_not_waited_for() {
         let result = soon(running).await.unwrap();
         assert_eq!(result.completion, expected, "{reply}");
         assert_eq!(asked.lock().unwrap().as_deref(), Some(id.as_str()));
+        let closed = Update::RequestClosed(id.into());
+        assert_eq!(updates.filter(|update| ready(*update == closed)).count().await, 1, "{reply}");
         stage.check_conversation(reply, &result.conversation);
     }
 }

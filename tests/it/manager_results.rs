@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::support::{
     soon,
-    stage::{Stage, bash, bash_tool, gated_text, quick, task, texts, with},
+    stage::{Stage, bash, bash_tool, gated_text, gated_tool, quick, task, texts, with},
 };
 
 fn with_usage(mut step: Step, input: u64, output: u64) -> Step {
@@ -117,23 +117,34 @@ async fn updates_fold_to_the_conversation() {
     assert!(running.updates().is_none(), "they can be taken once");
     let (updates, result) = soon(async { tokio::join!(updates.collect::<Vec<_>>(), running) }).await;
     let result = result.unwrap();
-    let mut folded = SessionConversationState::default();
-    for update in &updates {
-        if let Update::Conversation(event) = update {
-            folded.apply(event);
-        }
-    }
-    assert_eq!(folded, result.conversation);
-    assert_eq!(Some(folded), stage.manager.conversation(&stage.session));
+    assert_eq!(folded(&updates), result.conversation);
+    assert_eq!(Some(folded(&updates)), stage.manager.conversation(&stage.session));
     assert!(matches!(&updates[0], Update::Submitted(id) if *id == result.submission.message_id));
     assert!(updates.iter().any(|update| matches!(update, Update::Status(status) if !status.is_idle())));
-    assert!(!updates.iter().any(|update| matches!(update, Update::Missed | Update::StreamLost)));
+    assert!(!updates.iter().any(|update| matches!(update, Update::Missed(_) | Update::StreamLost)));
     let messages = updates.iter().filter(|update| matches!(update, Update::Message(_))).count();
     assert!(messages >= 3, "{messages}");
 }
 
+/// What a reader makes of updates.
+fn folded(updates: &[Update]) -> SessionConversationState {
+    let mut state = SessionConversationState::default();
+    for update in updates {
+        match update {
+            Update::Conversation(event) => state.apply(event),
+            Update::Missed(conversation) => state = (**conversation).clone(),
+            _ => {}
+        }
+    }
+    state
+}
+
+fn is_missed(update: &Update) -> bool {
+    matches!(update, Update::Missed(_))
+}
+
 #[tokio::test]
-async fn a_reader_that_is_too_slow_is_told_so() {
+async fn a_reader_that_sleeps_through_the_turn_is_told_how_it_stands() {
     let stage = Stage::new().await;
     let mut long = Step::text("");
     long.words = 3000;
@@ -142,8 +153,32 @@ async fn a_reader_that_is_too_slow_is_told_so() {
     let result = soon(running).await.unwrap();
     let updates: Vec<_> = soon(updates.collect()).await;
     assert!(updates.len() <= 1024, "{}", updates.len());
-    assert!(matches!(updates.last(), Some(Update::Missed)), "{:?}", updates.last());
-    assert_eq!(stage.manager.conversation(&stage.session), Some(result.conversation));
+    assert!(updates.last().is_some_and(is_missed), "{:?}", updates.last());
+    assert_eq!(folded(&updates), result.conversation);
+}
+
+#[tokio::test]
+async fn a_reader_that_wakes_up_in_the_middle_goes_on_from_there() {
+    let stage = Stage::new().await;
+    let long = with(Step::tool(gated_tool("awake")), |it| it.words = 3000);
+    let script = Script::new([long, Step::text("one two three")]);
+    let mut running = stage.start(&script);
+    let mut updates = running.updates().unwrap();
+    soon(stage.fake.wait_at("awake")).await;
+    let mut seen = Vec::new();
+    let reading = async {
+        while let Some(update) = updates.next().await {
+            seen.push(update);
+            if seen.len() == 1000 {
+                stage.fake.open_gate("awake");
+            }
+        }
+    };
+    let (result, ()) = soon(async { tokio::join!(running, reading) }).await;
+    let gap = seen.iter().position(is_missed).unwrap();
+    let after = seen[gap..].iter().filter(|update| matches!(update, Update::Conversation(_))).count();
+    assert!(after > 3, "the last step comes as it is said, {after}");
+    assert_eq!(folded(&seen), result.unwrap().conversation);
 }
 
 #[tokio::test]
