@@ -135,6 +135,7 @@ async fn soak(arguments: &Arguments) -> Result<Tally, Failure> {
         tally.remember("half time");
         tokio::time::sleep_until(end.into()).await;
         tally.remember("end");
+        tally.judge_memory();
     };
     let (ended, ()) = tokio::join!(join_all(worlds), watch);
     ended.into_iter().collect::<Result<(), _>>()?;

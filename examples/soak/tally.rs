@@ -21,15 +21,21 @@ pub(crate) enum Bad {
     Hang,
     /// Something was left open.
     Leak,
+    /// Much more memory at the end than at half time, under the same load.
+    Growth,
 }
 
+/// What memory may grow by in the second half of a run, which also says how evenly it is measured.
+const MAX_GROWTH: f64 = 1.5;
+
 impl Bad {
-    const ALL: [(Self, &str); 5] = [
+    const ALL: [(Self, &str); 6] = [
         (Self::Lost, "prompts lost"),
         (Self::Doubled, "prompts doubled"),
         (Self::Wrong, "wrong completions"),
         (Self::Hang, "hangs"),
         (Self::Leak, "leaks"),
+        (Self::Growth, "memory growth"),
     ];
 }
 
@@ -72,6 +78,15 @@ impl Tally {
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kilobytes = resident.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
         self.lock().memory.push((when, kilobytes.unwrap_or_default() * 1024));
+    }
+
+    /// Compares the memory at the end with that at half time.
+    #[expect(clippy::cast_precision_loss, reason = "a ratio of sizes need not be exact")]
+    pub(crate) fn judge_memory(&self) {
+        let [.., (_, before), (_, after)] = self.lock().memory[..] else { return };
+        if after as f64 > before as f64 * MAX_GROWTH {
+            self.bad(Bad::Growth, format!("{before} bytes at half time became {after}"));
+        }
     }
 
     pub(crate) fn is_good(&self) -> bool {

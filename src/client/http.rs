@@ -85,6 +85,9 @@ pub(crate) struct Http {
     pub(crate) counters: Arc<Counters>,
 }
 
+/// How many connections wait for their next use.
+const IDLE_CONNECTIONS: usize = 32;
+
 /// Everything that could end a path segment or be taken for an escape.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
@@ -199,6 +202,8 @@ impl Http {
             .connect_timeout(options.connect_timeout)
             // The server keeps idle connections longer than 70 s, so ours are never closed under a request.
             .pool_idle_timeout(Duration::from_secs(45))
+            // A thousand turns that begin at once leave a thousand connections behind, which nobody needs after that.
+            .pool_max_idle_per_host(IDLE_CONNECTIONS)
             // Finds a dead peer of an event stream that is silent by nature.
             .tcp_keepalive(Duration::from_secs(20));
         if endpoint.is_loopback() {
