@@ -263,6 +263,9 @@ impl SessionLog {
             }
             Some(_) | None => self.order.iter().map(|(_, id)| id.clone()).collect(),
         };
+        // Where a message stands of which only parts were seen is not known until it is listed.
+        let early = self.early.iter().filter(|id| snapshot == Snapshot::Complete || listed.contains_key(id));
+        let covered: Vec<MessageId> = covered.into_iter().chain(early.cloned()).collect();
         for id in covered {
             let Some(message) = listed.get(&id) else {
                 self.drop_message(&id, effects);

@@ -23,6 +23,7 @@ mod fake_flavours;
 #[cfg(feature = "test-util")]
 mod fake_load;
 mod fixtures_parity;
+mod fuzz_corpus;
 mod laws_arbitrary;
 mod laws_fold;
 mod laws_model;
