@@ -42,6 +42,8 @@ mod manager_deadlines;
 mod manager_delivery;
 #[cfg(feature = "test-util")]
 mod manager_line;
+#[cfg(feature = "client")]
+mod manager_mock;
 #[cfg(feature = "test-util")]
 mod manager_permissions;
 #[cfg(feature = "test-util")]

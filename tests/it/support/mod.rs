@@ -1,6 +1,7 @@
 //! What the tests share.
 
 pub(crate) mod live;
+pub(crate) mod mock;
 pub(crate) mod real;
 #[cfg(feature = "test-util")]
 pub(crate) mod stage;
