@@ -8,12 +8,14 @@ use std::{
     time::Duration,
 };
 
-use opencode_conductor::{ConversationManager, FeedOptions, ManagerBuilder, OpenCodeClient};
+use opencode_conductor::{ConversationManager, FeedOptions, ManagerBuilder};
 use serde_json::{Value, json};
 use wiremock::{
     Mock, MockServer, Request, Respond, ResponseTemplate,
     matchers::{any, method, path, path_regex},
 };
+
+use super::secrets;
 
 /// The one session of the server.
 pub(crate) const SESSION: &str = "ses_1";
@@ -82,7 +84,7 @@ impl OpenCodeMock {
     /// A manager that is quick to reconnect.
     pub(crate) fn manager(&self) -> ManagerBuilder {
         let (least, most) = (Duration::from_millis(10), Duration::from_millis(50));
-        let client = OpenCodeClient::builder(&self.server.uri())
+        let client = secrets::client(&self.server.uri())
             .feed(FeedOptions::new().backoff(least, most))
             .read_backoff(least, most);
         ConversationManager::builder(client.build().unwrap())
