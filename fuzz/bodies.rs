@@ -3,7 +3,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fmt::Write as _,
     mem::{Discriminant, discriminant},
     str,
 };
@@ -72,7 +71,7 @@ fn sse_by_the_book(stream: &[u8]) -> Vec<String> {
         } else if name == "data" {
             let value = value.strip_prefix(' ').unwrap_or(value);
             match &mut data {
-                Some(data) => _ = write!(data, "\n{value}"),
+                Some(data) => data.extend(["\n", value]),
                 None => data = Some(value.to_owned()),
             }
         }

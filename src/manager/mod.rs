@@ -17,6 +17,7 @@ mod prompt;
 mod reading;
 mod registry;
 mod result;
+mod stats;
 mod updates;
 
 pub use error::{JsonAnswerError, PromptError, SessionError, TurnFailed};
@@ -30,6 +31,7 @@ pub use policy::{
 pub use prompt::{Prompt, RunningPrompt};
 pub use registry::ConversationSessionMeta;
 pub use result::{AbortReport, Completion, PromptExecutionResult, PromptSubmission};
+pub use stats::{ManagerStatistics, TurnStatistics};
 pub use updates::{Update, Updates};
 
 use std::{
@@ -120,6 +122,7 @@ impl ConversationManager {
             mint: Mint::default(),
             tasks: TaskTracker::new(),
             shutdown: CancellationToken::new(),
+            counters: Arc::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -136,6 +139,22 @@ impl ConversationManager {
     /// ```
     pub fn client(&self) -> &OpenCodeClient {
         &self.inner.client
+    }
+
+    /// What was done since the manager was made, and what it is doing: turns by outcome, polls, kicks, reconnects, bytes.
+    ///
+    /// With the feature `metrics` the same facts are also metrics; see the [guide](crate::guide::operating).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn example(manager: opencode_conductor::ConversationManager) {
+    /// let stats = manager.stats();
+    /// println!("{} prompts settled, {} run, {} wait", stats.turns.settled, stats.running, stats.waiting);
+    /// println!("{} polls, {} reconnects", stats.turns.polls, stats.client.reconnects);
+    /// # }
+    /// ```
+    pub fn stats(&self) -> ManagerStatistics {
+        self.inner.counters.snapshot(self.inner.client.statistics())
     }
 
     /// Makes the session of a task.

@@ -54,8 +54,10 @@ fn check(target: &str, body: fn(&[u8]), seeds: &[Vec<u8>]) {
 fn run(target: &str, body: fn(&[u8]), name: &str, input: &[u8]) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| body(input))) {
         let text = input.escape_ascii();
-        eprintln!("{target} breaks on a mutation of {name}; keep it in fuzz/regressions/{target}:\n{text}");
-        std::panic::resume_unwind(panic);
+        let why = panic.downcast_ref::<String>().map_or("it panics", String::as_str);
+        panic!(
+            "{target} breaks on {name}: {why}\nkeep it, or a mutation of it, in fuzz/regressions/{target}:\n{text}"
+        );
     }
 }
 

@@ -51,6 +51,8 @@ mod manager_results;
 #[cfg(feature = "test-util")]
 mod manager_sessions;
 #[cfg(feature = "test-util")]
+mod manager_stats;
+#[cfg(feature = "test-util")]
 mod manager_turns;
 #[cfg(feature = "test-util")]
 #[path = "../support/model.rs"]
