@@ -42,7 +42,9 @@ impl Seen {
 
     /// The text with the names filled in; nothing if it names a prompt that is still to come.
     fn fill(&self, text: String) -> Option<String> {
-        let prompts = self.of(&format!("/session/{SESSION}/prompt_async"));
+        let mut prompts = self.of(&format!("/session/{SESSION}/prompt_async"));
+        // One that was sent again is the same prompt.
+        prompts.dedup_by(|one, two| one["messageID"] == two["messageID"]);
         let filled = prompts.iter().enumerate().fold(text, |text, (index, prompt)| {
             text.replace(&format!("PROMPT{}", index + 1), prompt["messageID"].as_str().unwrap())
         });
