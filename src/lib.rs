@@ -8,6 +8,8 @@
 mod client;
 mod conversation;
 pub mod convert;
+#[cfg(feature = "client")]
+mod count;
 mod error;
 #[cfg(feature = "client")]
 pub mod guide;
@@ -45,10 +47,10 @@ pub use ids::{
 #[cfg(feature = "client")]
 pub use manager::{
     AbortReport, AttachmentError, Completion, ConversationManager, ConversationSessionMeta,
-    CreateTaskSession, IdleOutcome, JsonAnswerError, ManagerBuilder, PermissionDecision, PermissionHandler,
-    PermissionPolicy, Prompt, PromptError, PromptExecutionResult, PromptInput, PromptSubmission,
-    QuestionDecision, QuestionHandler, QuestionPolicy, RunningPrompt, SessionError, TurnFailed, Update,
-    Updates, WhenBusy, resolve_prompt_model,
+    CreateTaskSession, IdleOutcome, JsonAnswerError, ManagerBuilder, ManagerStatistics, PermissionDecision,
+    PermissionHandler, PermissionPolicy, Prompt, PromptError, PromptExecutionResult, PromptInput,
+    PromptSubmission, QuestionDecision, QuestionHandler, QuestionPolicy, RunningPrompt, SessionError,
+    TurnFailed, TurnStatistics, Update, Updates, WhenBusy, resolve_prompt_model,
 };
 pub use observe::{Observed, SessionTree, Snapshot, message_signature};
 #[cfg(feature = "client")]

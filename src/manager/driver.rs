@@ -16,6 +16,7 @@ use super::{
     registry::Session,
     replies::{Answered, answer_permission, answer_question},
     result::AbortReport,
+    stats::Counters,
     updates::{Reporter, Update},
 };
 use crate::{
@@ -60,6 +61,7 @@ pub(super) struct Terms {
     pub(super) wait: WaitOptions,
     pub(super) permissions: PermissionPolicy,
     pub(super) questions: QuestionPolicy,
+    pub(super) counters: Arc<Counters>,
 }
 
 /// One turn of one session.
@@ -163,6 +165,7 @@ impl<'a> Driver<'a> {
     }
 
     async fn wind_up(mut self, end: End) -> Driven {
+        self.terms.counters.turns.kicks.add(self.turn.kicks() as usize);
         if let End::Turn(ended) = &end {
             debug!(session = %self.session.id, ?ended, kicks = self.turn.kicks(), "turn over");
             match ended {
@@ -226,6 +229,7 @@ impl<'a> Driver<'a> {
                 match action {
                     Action::Submit => self.submit(),
                     Action::Read(read) => {
+                        self.terms.counters.turns.polls.increment();
                         let reader = self.reader();
                         self.work.push(reader.read(read).map(Done::Read).boxed());
                     }
@@ -243,6 +247,7 @@ impl<'a> Driver<'a> {
     fn submit(&mut self) {
         if let Some(prompt) = self.prompt {
             debug!(session = %self.session.id, message_id = %prompt.message_id, "submit");
+            self.terms.counters.turns.submissions.increment();
             self.reporter.send(Update::Submitted(prompt.message_id.clone()));
             self.work.push(self.api.prompt_async(&self.session.id, prompt).map(Done::Submitted).boxed());
         }
@@ -444,6 +449,7 @@ impl<'a> Driver<'a> {
         if !self.is_ours(&request.id, &request.session_id, message) {
             return None;
         }
+        self.terms.counters.turns.permissions.increment();
         self.reporter.send(Update::PermissionAsked(request.clone()));
         let (api, id, session) = (self.api, request.id.clone(), request.session_id.clone());
         debug!(session = %session, permission = %request.permission, "permission asked");
@@ -471,6 +477,7 @@ impl<'a> Driver<'a> {
         if !self.is_ours(&request.id, &request.session_id, message) {
             return None;
         }
+        self.terms.counters.turns.questions.increment();
         self.reporter.send(Update::QuestionAsked(request.clone()));
         let (api, id) = (self.api, request.id.clone());
         let declined = policy::declined(&request);

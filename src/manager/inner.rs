@@ -18,6 +18,7 @@ use super::{
     options::ManagerOptions,
     registry::{self, Registry, Session},
     resolve_prompt_model, result,
+    stats::Counters,
     updates::Reporter,
 };
 use crate::{
@@ -44,6 +45,7 @@ pub(super) struct Inner {
     pub(super) mint: Mint,
     pub(super) tasks: TaskTracker,
     pub(super) shutdown: CancellationToken,
+    pub(super) counters: Arc<Counters>,
 }
 
 impl Inner {
@@ -120,7 +122,8 @@ impl Inner {
 
     pub(super) fn terms(&self, wait: WaitOptions) -> Terms {
         let ManagerOptions { permissions, questions, .. } = &self.options;
-        Terms { wait, permissions: permissions.clone(), questions: questions.clone() }
+        let counters = Arc::clone(&self.counters);
+        Terms { wait, permissions: permissions.clone(), questions: questions.clone(), counters }
     }
 
     /// Runs a prompt from its place in the line to its result, unless its caller loses interest.
@@ -131,6 +134,19 @@ impl Inner {
         reporter: Reporter,
         abandoned: CancellationToken,
     ) -> Result<PromptExecutionResult, PromptError> {
+        let result = self.run_in_line(input, place, reporter, abandoned).await;
+        self.counters.ended(&result);
+        result
+    }
+
+    async fn run_in_line(
+        &self,
+        input: PromptInput,
+        place: Option<(Option<Place>, Arc<Session>)>,
+        reporter: Reporter,
+        abandoned: CancellationToken,
+    ) -> Result<PromptExecutionResult, PromptError> {
+        let waiting = self.counters.waiting.hold();
         let id = input.session.clone();
         let given_up = |delivery| Err(PromptError::GivenUp { session: id, delivery });
         let (_turnstile, session, parts) = tokio::select! {
@@ -138,6 +154,8 @@ impl Inner {
             () = abandoned.cancelled() => return given_up(Delivery::NotSent),
             turn = self.enter(&input, place) => turn?,
         };
+        drop(waiting);
+        let _running = self.counters.begin();
         let mut delivery = Delivery::NotSent;
         let executed = tokio::select! {
             biased;

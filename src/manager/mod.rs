@@ -19,6 +19,7 @@ mod reading;
 mod registry;
 mod replies;
 mod result;
+mod stats;
 mod updates;
 
 pub use error::{JsonAnswerError, PromptError, SessionError, TurnFailed};
@@ -32,6 +33,7 @@ pub use policy::{
 pub use prompt::{Prompt, RunningPrompt};
 pub use registry::ConversationSessionMeta;
 pub use result::{AbortReport, Completion, PromptExecutionResult, PromptSubmission};
+pub use stats::{ManagerStatistics, TurnStatistics};
 pub use updates::{Update, Updates};
 
 use std::{
@@ -122,6 +124,7 @@ impl ConversationManager {
             mint: Mint::default(),
             tasks: TaskTracker::new(),
             shutdown: CancellationToken::new(),
+            counters: Arc::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -138,6 +141,22 @@ impl ConversationManager {
     /// ```
     pub fn client(&self) -> &OpenCodeClient {
         &self.inner.client
+    }
+
+    /// What was done since the manager was made, and what it is doing: turns by outcome, polls, kicks, reconnects, bytes.
+    ///
+    /// With the feature `metrics` the same facts are also metrics; see the [guide](crate::guide::operating).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn example(manager: opencode_conductor::ConversationManager) {
+    /// let stats = manager.stats();
+    /// println!("{} prompts settled, {} run, {} wait", stats.turns.settled, stats.running, stats.waiting);
+    /// println!("{} polls, {} reconnects", stats.turns.polls, stats.client.reconnects);
+    /// # }
+    /// ```
+    pub fn stats(&self) -> ManagerStatistics {
+        self.inner.counters.snapshot(self.inner.client.statistics())
     }
 
     /// Makes the session of a task.

@@ -129,12 +129,13 @@ impl MessageLog {
     pub(super) fn merge_part(
         &mut self,
         part: &Part,
+        is_user: bool,
         source: Source,
         converter: Converter<'_>,
         effects: &mut Effects,
     ) -> bool {
         let is_completed = self.is_completed();
-        let is_user = self.is_user();
+        let is_user = is_user || self.is_user();
         let early = self.early.remove(&part.id).flatten();
         let (log, merged) = match self.parts.entry(part.id.clone()) {
             Entry::Occupied(entry) => {

@@ -187,9 +187,11 @@ impl SessionLog {
         }
     }
 
+    /// `is_user` says that it is known to be a part of a prompt, even if the prompt was not seen yet.
     pub(super) fn see_part(
         &mut self,
         part: &Part,
+        is_user: bool,
         source: Source,
         options: ConvertOptions,
         effects: &mut Effects,
@@ -201,8 +203,8 @@ impl SessionLog {
             return;
         }
         let (conversation, log) = self.log(id);
-        if log.merge_part(part, source, converter(conversation, options, log), effects) && log.info.is_some()
-        {
+        let converter = converter(conversation, options, log);
+        if log.merge_part(part, is_user, source, converter, effects) && log.info.is_some() {
             self.changed(id, effects);
         }
     }
@@ -235,8 +237,9 @@ impl SessionLog {
         }
         for message in messages {
             // Parts first: a message that is complete must not meet parts that have not caught up.
+            let is_user = matches!(message.info, MessageInfo::User(_));
             for part in &message.parts {
-                self.see_part(part, source, options, effects);
+                self.see_part(part, is_user, source, options, effects);
             }
             self.see_message_info(&message.info, source, options, effects);
         }
@@ -263,6 +266,9 @@ impl SessionLog {
             }
             Some(_) | None => self.order.iter().map(|(_, id)| id.clone()).collect(),
         };
+        // Where a message stands of which only parts were seen is not known until it is listed.
+        let early = self.early.iter().filter(|id| snapshot == Snapshot::Complete || listed.contains_key(id));
+        let covered: Vec<MessageId> = covered.into_iter().chain(early.cloned()).collect();
         for id in covered {
             let Some(message) = listed.get(&id) else {
                 self.drop_message(&id, effects);

@@ -51,7 +51,7 @@ impl SessionTree {
                 session.see_message_info(info, Source::Event, options, effects);
             }),
             EventPayload::PartUpdated { part, .. } => self.step(&part.session_id, |session, effects| {
-                session.see_part(part, Source::Event, options, effects);
+                session.see_part(part, false, Source::Event, options, effects);
             }),
             EventPayload::PartDelta(delta) if matches!(delta.field.as_str(), "text" | "") => {
                 self.step(&delta.session_id, |session, effects| {

@@ -1,6 +1,6 @@
 //! Decoding with a place: which element, which field, what was wrong.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, fmt, marker::PhantomData};
 
 use serde::{
     Deserialize, Deserializer,
@@ -93,8 +93,38 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// Decodes `json`, which stands at `place`. Only a failure pays for finding its path.
+/// Decodes the object `json`, which stands at `place`.
 pub(super) fn decode<'de, T: Deserialize<'de>>(
+    what: &str,
+    place: Place<'_>,
+    json: &'de str,
+) -> Result<T, DecodeError> {
+    decode_any(what, place, json).map(|Object(value)| value)
+}
+
+/// A struct that is written as an object. Serde would take an array too, for its fields in order.
+pub(super) struct Object<T>(pub(super) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> de::Visitor<'de> for Visitor<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(de::value::MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+        deserializer.deserialize_map(Visitor(PhantomData))
+    }
+}
+
+/// Decodes `json`, which stands at `place`. Only a failure pays for finding its path.
+pub(super) fn decode_any<'de, T: Deserialize<'de>>(
     what: &str,
     place: Place<'_>,
     json: &'de str,
@@ -147,7 +177,7 @@ pub(super) fn decode_list<T>(
     json: &str,
     mut element: impl FnMut(Place<'_>, &str, &mut Vec<DecodeError>) -> Result<T, DecodeError>,
 ) -> Result<Decoded<T>, DecodeError> {
-    let raw: Vec<&RawValue> = decode(what, place, json)?;
+    let raw: Vec<&RawValue> = decode_any(what, place, json)?;
     let mut decoded = Decoded { items: Vec::with_capacity(raw.len()), malformed: Vec::new() };
     for (index, raw) in raw.into_iter().enumerate() {
         match element(Place::Index(&place, index), raw.get(), &mut decoded.malformed) {
@@ -164,7 +194,7 @@ impl<T: DeserializeOwned> Decoded<T> {
     /// # Errors
     /// If `json` is not an array.
     pub fn from_json(what: &'static str, json: &str) -> Result<Self, DecodeError> {
-        decode_list(what, Place::Root, json, |place, raw, _| decode(what, place, raw))
+        decode_list(what, Place::Root, json, |place, raw, _| decode_any(what, place, raw))
     }
 }
 
@@ -199,7 +229,7 @@ pub(super) fn extra_without<'de, D: Deserializer<'de>>(
 /// Decodes one document.
 #[cfg(feature = "client")]
 pub(crate) fn from_json<T: DeserializeOwned>(what: &'static str, json: &str) -> Result<T, DecodeError> {
-    decode(what, Place::Root, json)
+    decode_any(what, Place::Root, json)
 }
 
 /// Implements `Deserialize` through a type's own `from_json`, for use inside other JSON documents.

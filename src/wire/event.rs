@@ -7,7 +7,7 @@ use serde_json::{Value, value::RawValue};
 
 use super::{
     Extra, MessageError, MessageInfo, Part, SessionInfo, SessionStatus,
-    decode::{DecodeError, Place, decode},
+    decode::{DecodeError, Object, Place, decode, decode_any},
     part::wire_struct,
 };
 use crate::ids::{CallId, MessageId, PartId, RequestId, SessionId};
@@ -305,14 +305,14 @@ impl ServerEvent {
             id: Option<String>,
             #[serde(borrow, rename = "type")]
             kind: Cow<'a, str>,
-            properties: PartDelta,
+            properties: Object<PartDelta>,
         }
         // The type stands right after the event's id.
         let head = &json.as_bytes()[..json.len().min(96)];
         if !head.windows(KIND.len()).any(|window| window == KIND.as_bytes()) {
             return None;
         }
-        let Delta { id, kind, properties } = serde_json::from_str(json).ok()?;
+        let Object(Delta { id, kind, properties: Object(properties) }) = serde_json::from_str(json).ok()?;
         (kind == KIND).then_some(Self { id, directory: None, payload: EventPayload::PartDelta(properties) })
     }
 }
@@ -437,7 +437,7 @@ impl EventPayload {
             "server.instance.disposed" => {
                 Self::InstanceDisposed { directory: decode::<Disposed>(kind, place, json)?.directory }
             }
-            _ => Self::Unknown { kind: kind.to_owned(), properties: decode(kind, place, json)? },
+            _ => Self::Unknown { kind: kind.to_owned(), properties: decode_any(kind, place, json)? },
         })
     }
 

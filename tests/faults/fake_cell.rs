@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
 use opencode_conductor::{
-    Completion, ConversationManager, Directory, DirectoryClient, OpenCodeClient, PermissionDecision,
-    PermissionPolicy, RunningPrompt, Update, Updates, WaitOptions,
+    Completion, ConversationManager, Directory, DirectoryClient, PermissionDecision, PermissionPolicy,
+    RunningPrompt, Update, Updates, WaitOptions,
     test_util::{FakeOpenCode, Fault, Injection, Moment, Route, Script, Step},
     wire::PermissionReply,
 };
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::{
     fake_rows::Strike,
     matrix::{Phase, Seen, letter},
-    soon,
+    secrets, soon,
     stage::{
         Stage, WORKTREE, asking_tool, create, feed, gated_text, gated_tool, ms, quick, task, texts, with,
     },
@@ -84,7 +84,7 @@ impl Rig {
         let fake = FakeOpenCode::start_with(quick().heartbeat(ms(100))).await.unwrap();
         let feed = feed().silence(ms(700)).silence_without_heartbeat(ms(700)).ready_timeout(ms(700));
         let client = |fake: &FakeOpenCode| {
-            OpenCodeClient::builder(&fake.url())
+            secrets::client(&fake.url())
                 .answer_timeout(ms(1500))
                 .read_backoff(ms(20), ms(100))
                 .feed(feed)
@@ -108,7 +108,8 @@ impl Rig {
         let manager =
             ConversationManager::builder(client(&fake)).permissions(policy).wait(wait).unwrap().build();
         let session = create(&manager, "task").await;
-        let other = OpenCodeClient::new(&fake.url()).unwrap().directory(&Directory::new(WORKTREE).unwrap());
+        let other = secrets::client(&fake.url()).build().unwrap();
+        let other = other.directory(&Directory::new(WORKTREE).unwrap());
         Self { stage: Stage { fake, manager, session }, human, other }
     }
 

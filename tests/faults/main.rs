@@ -21,6 +21,8 @@ mod model;
 mod proxy;
 #[path = "../support/real.rs"]
 mod real;
+#[path = "../it/support/secrets.rs"]
+mod secrets;
 #[path = "../it/support/stage.rs"]
 #[expect(dead_code, reason = "shared with the other tests, which use more of it")]
 mod stage;
@@ -29,9 +31,11 @@ use std::{path::PathBuf, time::Duration};
 
 use crate::{matrix::Matrix, real::RealServer};
 
-/// Fails the test instead of hanging.
-async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), future).await.expect("happens in time")
+/// Fails the test instead of hanging, or if what comes of it shows a secret.
+async fn soon<T: std::fmt::Debug>(future: impl Future<Output = T>) -> T {
+    let value = tokio::time::timeout(Duration::from_secs(60), future).await.expect("happens in time");
+    secrets::check(&value);
+    value
 }
 
 /// One test for both, because what is left open is counted for the whole process.

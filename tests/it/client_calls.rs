@@ -15,7 +15,7 @@ use wiremock::{
     matchers::{any, body_json, method, path, query_param},
 };
 
-use crate::support::{live::LiveServer, soon};
+use crate::support::{live::LiveServer, secrets, soon};
 
 fn directory(path: &str) -> Directory {
     Directory::new(path).unwrap()
@@ -31,8 +31,7 @@ fn prompt(text: &str) -> PromptRequest {
 }
 
 fn client(server: &MockServer) -> DirectoryClient {
-    let builder = OpenCodeClient::builder(&server.uri())
-        .basic_auth("opencode", "geheim")
+    let builder = secrets::client(&server.uri())
         .answer_timeout(Duration::from_secs(20))
         .read_backoff(Duration::from_millis(1), Duration::from_secs(2));
     builder.build().unwrap().directory(&directory("/a b/100%/\u{e9}"))
@@ -144,7 +143,7 @@ async fn every_call_uses_its_route_names_the_directory_and_authenticates() {
         let named: Vec<_> = request.url.query_pairs().filter(|(name, _)| name == "directory").collect();
         // Decoded once; the server decodes percent signs once more.
         assert_eq!(named, [("directory".into(), "/a b/100%25/\u{e9}".into())], "{}", request.url);
-        assert_eq!(request.headers["authorization"], "Basic b3BlbmNvZGU6Z2VoZWlt");
+        assert_eq!(request.headers["authorization"], format!("Basic {}", secrets::ENCODED).as_str());
         assert_eq!(request.headers["accept"], "application/json");
         let has_type = request.headers.get("content-type").is_some_and(|kind| kind == "application/json");
         assert_eq!(has_type, !request.body.is_empty());
@@ -220,7 +219,7 @@ fn bad_addresses_are_refused_without_being_repeated() {
 async fn ids_cannot_leave_their_place_in_the_path_and_a_base_path_is_kept() {
     let server = MockServer::start().await;
     Mock::given(any()).respond_with(ok(json!({"id": "ses_1"}))).mount(&server).await;
-    let client = OpenCodeClient::new(&format!("{}/proxy", server.uri())).unwrap().default_directory();
+    let client = secrets::client(&format!("{}/proxy", server.uri())).build().unwrap().default_directory();
     client.session(&SessionId::new("ses_/../a?b#c%2F d")).await.unwrap();
     let requests = server.received_requests().await.unwrap();
     assert_eq!(requests[0].url.path(), "/proxy/session/ses_%2F..%2Fa%3Fb%23c%252F%20d");
@@ -295,13 +294,13 @@ async fn json_of_another_shape_is_an_error_that_names_the_place() {
 async fn an_answer_has_a_size_limit() {
     let server = MockServer::start().await;
     Mock::given(any()).respond_with(ok(json!({"id": "x".repeat(2000)}))).mount(&server).await;
-    let client = OpenCodeClient::builder(&server.uri()).body_limit(1000).build().unwrap().default_directory();
+    let client = secrets::client(&server.uri()).body_limit(1000).build().unwrap().default_directory();
     let error = client.session(&session()).await.unwrap_err();
     assert_eq!(error.to_string(), "cannot read a session: the answer is larger than 1000 bytes");
 
     // Without a length the limit holds while reading.
     let live = LiveServer::start().await;
-    let client = OpenCodeClient::builder(&live.url()).body_limit(1000).build().unwrap().default_directory();
+    let client = secrets::client(&live.url()).body_limit(1000).build().unwrap().default_directory();
     let id = session();
     let (error, ()) = tokio::join!(soon(client.session(&id)), async {
         let mut connection = live.accept().await;
@@ -353,7 +352,7 @@ async fn a_read_gives_up_after_its_attempts_or_when_told_to_wait_too_long() {
 #[tokio::test]
 async fn it_is_known_whether_a_prompt_may_have_arrived() {
     let submit = async |url: &str, serve: &dyn AsyncServe| {
-        let builder = OpenCodeClient::builder(url)
+        let builder = secrets::client(url)
             .answer_timeout(Duration::from_millis(100))
             .read_timeout(Duration::from_millis(100));
         let client = builder.build().unwrap().default_directory();
@@ -471,7 +470,7 @@ async fn a_prompt_is_accepted_with_204_only_bytes_are_counted_and_raw_reaches_th
 #[tokio::test]
 async fn an_answer_may_take_its_time_where_the_call_says_so() {
     let live = LiveServer::start().await;
-    let builder = OpenCodeClient::builder(&live.url()).answer_timeout(Duration::from_millis(1));
+    let builder = secrets::client(&live.url()).answer_timeout(Duration::from_millis(1));
     let client = builder.build().unwrap().default_directory();
     let (id, prompt) = (session(), prompt("hi"));
     let body =

@@ -13,11 +13,11 @@ use opencode_conductor::{
 };
 use wiremock::{Mock, MockServer, ResponseTemplate, matchers::path};
 
-use crate::support::{live::LiveServer, soon};
-
-const PASSWORD: &str = "Sesam0effneDich";
-/// What `opencode:` and the password are on the wire.
-const ENCODED: &str = "b3BlbmNvZGU6U2VzYW0wZWZmbmVEaWNo";
+use crate::support::{
+    live::LiveServer,
+    secrets::{ENCODED, PASSWORD},
+    soon,
+};
 
 /// Everything that was ever shown.
 #[derive(Clone, Default)]

@@ -311,6 +311,27 @@ fn the_truth_replaces_and_removes_within_its_range() {
 }
 
 #[test]
+fn a_prompt_that_was_changed_is_known_for_one_by_its_list() {
+    let mut client = Client::new();
+    let prompt = user(ROOT, "msg_1", 1);
+    client.part(&text(&prompt, "prt_1", "a long draft"));
+    client.list(ROOT, &[(&prompt, &[&text(&prompt, "prt_1", "short")])], Snapshot::Live);
+    assert_eq!(client.texts("main"), ["short"]);
+}
+
+#[test]
+fn the_truth_removes_parts_whose_message_was_not_seen() {
+    for snapshot in [Snapshot::Settled, Snapshot::Complete] {
+        let mut client = Client::new();
+        let prompt = user(ROOT, "msg_1", 1);
+        client.part(&ended(&prompt, "prt_1", "since removed"));
+        let kept = ended(&prompt, "prt_2", "kept");
+        client.list(ROOT, &[(&prompt, &[&kept])], snapshot);
+        assert_eq!(client.texts("main"), ["kept"], "{snapshot:?}");
+    }
+}
+
+#[test]
 fn what_was_removed_comes_back_by_an_event_but_not_by_an_old_list() {
     let mut client = Client::new();
     let prompt = user(ROOT, "msg_1", 1);

@@ -1,8 +1,8 @@
 //! What the server says is decoded with its errors placed, and nothing of it is lost.
 
 use opencode_conductor::wire::{
-    Decoded, EventPayload, Message, Part, PartBody, ServerEvent, SessionExport, SessionInfo, SessionStatus,
-    StatusMap, ToolStatus,
+    DecodeError, Decoded, EventPayload, Message, Part, PartBody, ServerEvent, SessionExport, SessionInfo,
+    SessionStatus, StatusMap, ToolStatus,
 };
 use serde_json::{Value, json};
 
@@ -248,6 +248,23 @@ fn a_bad_message_does_not_sink_the_list() {
     assert_eq!(cause.to_string(), "invalid type: string, expected an object at line 1 column 18");
     assert!(!format!("{error} {error:?}").contains("secret"));
     assert!(error.snippet().contains("secret"));
+}
+
+#[test]
+fn an_array_is_no_object() {
+    for event in [
+        json!(["evt_1", "session.next.whatever", {}]),
+        json!(["evt_1", "message.part.delta", {"sessionID": "s", "messageID": "m", "partID": "p", "delta": "x"}]),
+        json!({"type": "message.part.delta", "properties": ["s", "m", "p", "text", "x"]}),
+        json!({"type": "session.idle", "properties": ["ses_1"]}),
+    ] {
+        assert!(ServerEvent::from_json(&event.to_string()).is_err(), "{event}");
+    }
+    let list = json!([[user(json!({})), []], {"info": ["user"], "parts": []}]);
+    let list = Message::list_from_json(&list.to_string()).unwrap();
+    let places: Vec<&str> = list.malformed.iter().map(DecodeError::path).collect();
+    assert_eq!((list.items.len(), places), (0, vec!["[0]", "[1].info"]));
+    assert!(SessionStatus::from_json(r#"["idle"]"#).is_err());
 }
 
 #[test]

@@ -3,13 +3,13 @@
 use std::{num::NonZeroUsize, time::Duration};
 
 use opencode_conductor::{
-    Directory, FeedLoss, FeedOptions, FeedSignal, GoneReason, OpenCodeClient, ResyncReason, SessionId,
-    Subscription, wire::EventPayload,
+    Directory, FeedLoss, FeedOptions, FeedSignal, GoneReason, ResyncReason, SessionId, Subscription,
+    wire::EventPayload,
 };
 
 use crate::support::{
     live::{LiveServer, idle},
-    soon,
+    secrets, soon,
 };
 
 fn session(id: &str) -> SessionId {
@@ -387,7 +387,7 @@ async fn shutdown_ends_and_joins_everything() {
 async fn a_subscription_keeps_its_client_alive_and_its_end_closes_the_connection() {
     let server = LiveServer::start().await;
     let mut subscription = {
-        let client = OpenCodeClient::builder(&server.url()).feed(quick()).build().unwrap();
+        let client = secrets::client(&server.url()).feed(quick()).build().unwrap();
         client.default_directory().subscribe(&session("ses_1"))
     };
     let mut connection = server.accept_events().await;

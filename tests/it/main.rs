@@ -23,6 +23,7 @@ mod fake_flavours;
 #[cfg(feature = "test-util")]
 mod fake_load;
 mod fixtures_parity;
+mod fuzz_corpus;
 mod laws_arbitrary;
 mod laws_fold;
 mod laws_model;
@@ -41,12 +42,16 @@ mod manager_deadlines;
 mod manager_delivery;
 #[cfg(feature = "test-util")]
 mod manager_line;
+#[cfg(feature = "client")]
+mod manager_mock;
 #[cfg(feature = "test-util")]
 mod manager_permissions;
 #[cfg(feature = "test-util")]
 mod manager_results;
 #[cfg(feature = "test-util")]
 mod manager_sessions;
+#[cfg(feature = "test-util")]
+mod manager_stats;
 #[cfg(feature = "test-util")]
 mod manager_turns;
 #[cfg(feature = "test-util")]

@@ -7,12 +7,13 @@ use std::{
 
 use futures_util::future::join_all;
 use opencode_conductor::{
-    Completion, ConversationManager, Delivery, OpenCodeClient, PromptError, SessionError,
+    Completion, ConversationManager, Delivery, PromptError, SessionError,
     test_util::{FakeOpenCode, Fault, Moment, ProviderError, Route, Script, Step},
 };
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::support::{
+    secrets::{self, PASSWORD},
     soon,
     stage::{
         Stage, WORKTREE, bash, create, feed, gated_text, gated_tool, ms, quick, task, texts, waits, with,
@@ -129,7 +130,7 @@ async fn an_abort_of_an_idle_or_foreign_session_is_harmless() {
     // Another manager's turn.
     let running = stage.start(&gated_text("gate", "one two three"));
     soon(stage.fake.wait_at("gate")).await;
-    let other = ConversationManager::connect(&stage.fake.url()).unwrap();
+    let other = secrets::connect(&stage.fake.url());
     assert!(other.abort(&stage.session).await.unwrap().confirmed);
     assert_eq!(soon(running).await.unwrap().completion, Completion::Aborted);
     let error = other.abort(&"ses_unknown".into()).await.unwrap_err();
@@ -243,7 +244,7 @@ async fn shutdown_gives_up_all_waiting_and_leaves_the_runs_alone() {
     soon(stage.manager.shutdown()).await;
     assert_eq!(stage.prompts_run().len(), 1);
     // Another manager finds the run as it is.
-    let fresh = ConversationManager::connect(&stage.fake.url()).unwrap();
+    let fresh = secrets::connect(&stage.fake.url());
     stage.fake.open_gate("gate");
     let next = soon(fresh.prompt(stage.input(&texts("next"))).into_future()).await.unwrap();
     assert_eq!(next.completion, Completion::Settled);
@@ -278,12 +279,8 @@ async fn secrets_and_prompts_are_in_no_log() {
     let subscriber =
         tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_writer(sink.clone()).finish();
     let _guard = tracing::subscriber::set_default(subscriber);
-    let fake = FakeOpenCode::start_with(quick().password("open sesame")).await.unwrap();
-    let client = OpenCodeClient::builder(&fake.url())
-        .basic_auth("opencode", "open sesame")
-        .feed(feed())
-        .build()
-        .unwrap();
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    let client = secrets::client(&fake.url()).feed(feed()).build().unwrap();
     let manager = ConversationManager::builder(client).build();
     let session = create(&manager, "task").await;
     let stage = Stage { fake, manager, session };
@@ -301,7 +298,7 @@ async fn secrets_and_prompts_are_in_no_log() {
     said.push(String::from_utf8(sink.0.lock().unwrap().clone()).unwrap());
     assert!(said[2].contains(stage.session.as_str()), "something is logged: {}", said[2]);
     for text in said {
-        for secret in ["sesame", "b3BlbmNvZGU6", "secret-", "do it"] {
+        for secret in [PASSWORD, "b3BlbmNvZGU6", "secret-", "do it"] {
             assert!(!text.contains(secret), "{secret} in {text}");
         }
     }

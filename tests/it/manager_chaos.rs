@@ -2,13 +2,13 @@
 
 use futures_util::future::join_all;
 use opencode_conductor::{
-    Completion, ConversationManager, OpenCodeClient, PermissionPolicy, PromptError, SessionId,
+    Completion, ConversationManager, PermissionPolicy, PromptError, SessionId,
     test_util::{FakeOpenCode, Fault, Flavour, Route, Script, Step},
 };
 use serde_json::{Value, json};
 
 use super::support::{
-    soon,
+    secrets, soon,
     stage::{
         Stage, WORKTREE, asking_tool, bash_tool, create, feed, gated_text, ms, quick, task, texts, waits,
         with,
@@ -34,7 +34,7 @@ async fn strike(
     times: usize,
 ) -> bool {
     let fake = FakeOpenCode::start_with(quick().flavour(flavour)).await.unwrap();
-    let client = OpenCodeClient::builder(&fake.url()).answer_timeout(ms(1500)).feed(feed()).build().unwrap();
+    let client = secrets::client(&fake.url()).answer_timeout(ms(1500)).feed(feed()).build().unwrap();
     let manager = ConversationManager::builder(client)
         .permissions(PermissionPolicy::AllowOnce)
         .wait(waits())

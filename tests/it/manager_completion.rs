@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::future::join_all;
 use opencode_conductor::{
-    Completion, ConversationManager, OpenCodeClient, PromptError, PromptExecutionResult, PromptInput,
+    Completion, ConversationManager, PromptError, PromptExecutionResult, PromptInput,
     test_util::{FakeOpenCode, Fault, Flavour, Moment, ProviderError, Route, Script, ScriptedTool, Step},
 };
 use serde_json::json;
 
 use super::support::{
-    soon,
+    secrets, soon,
     stage::{
         Stage, WORKTREE, asking_tool, bash, bash_tool, create, feed, gated_text, gated_tool, ms, quick, task,
         texts, waits, with,
@@ -39,8 +39,7 @@ async fn whatever_becomes_of_the_stream_the_result_is_the_same() {
         let case = format!("{fault:?}");
         let fake = FakeOpenCode::start_with(quick().heartbeat(ms(100))).await.unwrap();
         let feed = feed().silence(ms(1000)).silence_without_heartbeat(ms(1000)).ready_timeout(ms(1000));
-        let client =
-            OpenCodeClient::builder(&fake.url()).answer_timeout(ms(2000)).feed(feed).build().unwrap();
+        let client = secrets::client(&fake.url()).answer_timeout(ms(2000)).feed(feed).build().unwrap();
         let manager = ConversationManager::builder(client).build();
         let session = create(&manager, "task").await;
         let stage = Stage { fake, manager, session };

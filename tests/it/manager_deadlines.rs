@@ -11,7 +11,7 @@ use opencode_conductor::{
 use tokio::time::{Instant, sleep};
 
 use super::support::{
-    soon,
+    secrets, soon,
     stage::{Stage, asking_tool, create, gated_text, gated_tool, ms, quick, task, texts, with},
 };
 
@@ -238,11 +238,11 @@ async fn clocks_stand_still_while_a_human_is_asked() {
 #[tokio::test]
 async fn a_prompt_waits_for_what_others_run_and_not_for_ever() {
     let stage = Stage::new().await;
-    let other = opencode_conductor::ConversationManager::connect(&stage.fake.url()).unwrap();
+    let other = secrets::connect(&stage.fake.url());
     let foreign = other.prompt(stage.input(&gated_text("gate", "one two three four"))).start();
     soon(stage.fake.wait_at("gate")).await;
     // The session is not known to be at rest once somebody has aborted it, or it was made elsewhere.
-    let fresh = opencode_conductor::ConversationManager::connect(&stage.fake.url()).unwrap();
+    let fresh = secrets::connect(&stage.fake.url());
     let wait = long().idle_timeout(ms(200));
     let error = soon(fresh.prompt(stage.input(&texts("never")).wait(wait)).into_future()).await.unwrap_err();
     assert!(matches!(error, PromptError::NotAtRest { limit: Limit::Idle, .. }), "{error:?}");

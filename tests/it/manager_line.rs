@@ -2,12 +2,12 @@
 
 use futures_util::future::join_all;
 use opencode_conductor::{
-    Completion, ConversationManager, PromptError, PromptInput, WhenBusy,
+    Completion, PromptError, PromptInput, WhenBusy,
     test_util::{Moment, Route},
 };
 
 use super::support::{
-    soon,
+    secrets, soon,
     stage::{Stage, bash, create, gated_text, quick, texts},
 };
 
@@ -52,7 +52,7 @@ async fn a_prompt_may_be_refused_instead_of_waiting() {
 async fn prompts_for_a_session_that_is_not_known_yet_line_up_too() {
     for when_busy in [WhenBusy::Queue, WhenBusy::Refuse] {
         let stage = Stage::new().await;
-        let manager = ConversationManager::connect(&stage.fake.url()).unwrap();
+        let manager = secrets::connect(&stage.fake.url());
         let prompts = (0..4).map(|n| {
             let input = stage.input(&texts(&format!("answer {n}"))).when_busy(when_busy);
             manager.prompt(input).start()

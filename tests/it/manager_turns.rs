@@ -5,9 +5,11 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use opencode_conductor::{
     Completion, ConversationManager, CreateTaskSession, PromptInput, SessionId, Update,
-    test_util::{FakeOpenCode, Script, ScriptedTool, Step},
+    test_util::{FakeOpenCode, FakeOptions, Script, ScriptedTool, Step},
 };
 use serde_json::json;
+
+use super::support::secrets::{self, PASSWORD};
 
 /// A manager with one session on a fake server.
 struct Stage {
@@ -18,8 +20,8 @@ struct Stage {
 
 impl Stage {
     async fn new() -> Self {
-        let fake = FakeOpenCode::start().await.unwrap();
-        let manager = ConversationManager::connect(&fake.url()).unwrap();
+        let fake = FakeOpenCode::start_with(FakeOptions::new().password(PASSWORD)).await.unwrap();
+        let manager = secrets::connect(&fake.url());
         let task = CreateTaskSession::new("project", "task", "/project", "/project/worktree");
         let session = manager.create_task_session(task).await.unwrap().session_id;
         Self { fake, manager, session }

@@ -12,9 +12,8 @@ use std::{
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, future::join_all, stream};
 use opencode_conductor::{
     Completion, ConversationManager, CreateTaskSession, Directory, IdleOutcome, Limit, ManagerBuilder,
-    Method, OpenCodeClient, PermissionPolicy, PromptError, PromptExecutionResult, PromptInput,
-    QuestionDecision, QuestionPolicy, RawRequest, RunningPrompt, SessionId, TaskId, Update, Updates,
-    WaitOptions,
+    Method, PermissionPolicy, PromptError, PromptExecutionResult, PromptInput, QuestionDecision,
+    QuestionPolicy, RawRequest, RunningPrompt, SessionId, TaskId, Update, Updates, WaitOptions,
     test_util::{ProviderError, Script, ScriptedTool, Step},
     wire::{ModelRef, SessionStatus},
 };
@@ -24,7 +23,10 @@ use super::{
     model::{CallKind, ScriptedModel},
     proxy::Proxy,
     real::{RealOptions, RealServer},
-    support::stage::{bash, bash_tool, ms, task, texts, with},
+    support::{
+        secrets::{self, PASSWORD, checked},
+        stage::{bash, bash_tool, ms, task, texts, with},
+    },
 };
 
 /// No scenario takes longer, on a machine with much else to do.
@@ -48,6 +50,7 @@ impl House {
         });
         let options = RealOptions::new(executable, model.base_url())
             .projects(projects)
+            .password(PASSWORD)
             .config(config)
             .env("OPENCODE_EXPERIMENTAL_BACKGROUND_SUBAGENTS", "true");
         Some(Self { server: RealServer::start(options).await, model })
@@ -73,7 +76,7 @@ impl House {
         url: &str,
         settings: impl FnOnce(ManagerBuilder) -> ManagerBuilder,
     ) -> Room<'_> {
-        let client = OpenCodeClient::new(url).unwrap();
+        let client = secrets::client(url).build().unwrap();
         let manager = settings(ConversationManager::builder(client)).build();
         let directory = self.server.project(project);
         let request = CreateTaskSession::new("project", TaskId::from(name), &directory, &directory);
@@ -103,7 +106,7 @@ impl Room<'_> {
     }
 
     async fn ask(&self, word: &str, script: &Script) -> PromptExecutionResult {
-        self.manager.prompt(self.input(word, script)).await.unwrap()
+        checked(self.manager.prompt(self.input(word, script)).await).unwrap()
     }
 
     fn start(&self, word: &str, script: &Script) -> (RunningPrompt, Updates) {
@@ -130,7 +133,7 @@ impl Room<'_> {
     }
 
     async fn check_conversation(&self, result: &PromptExecutionResult) {
-        let fresh = ConversationManager::connect(self.house.server.url()).unwrap();
+        let fresh = secrets::connect(self.house.server.url());
         let loaded = fresh.load_conversation(&self.session).await.unwrap();
         if result.conversation != loaded {
             let text = |state| serde_json::to_string_pretty(state).unwrap();
@@ -620,7 +623,7 @@ async fn attached_after_a_restart_of_the_runner(house: &House) {
     let (running, mut updates) = room.start("x", &gated("attached", "one two three four"));
     until(&mut updates, is_text).await;
     drop(running);
-    let fresh = ConversationManager::connect(house.server.url()).unwrap();
+    let fresh = secrets::connect(house.server.url());
     let meta = fresh.adopt_session("attached", &room.session).await.unwrap();
     assert_eq!(meta.directory, room.directory);
     let waiting = fresh.wait_for_session_idle(&room.session, WaitOptions::default());
@@ -676,7 +679,7 @@ async fn fifty_tasks_in_five_directories() {
     let Some(house) = House::open(5).await else { return };
     // On a small machine fifty turns at once make the server silent for long; what matters is that all end well.
     let patience = Duration::from_secs(240);
-    let client = OpenCodeClient::builder(house.server.url()).answer_timeout(patience).build().unwrap();
+    let client = secrets::client(house.server.url()).answer_timeout(patience).build().unwrap();
     let wait =
         WaitOptions::default().idle_timeout(patience).start_timeout(patience / 4).settle_grace(patience / 4);
     let manager = ConversationManager::builder(client).wait(wait).unwrap().build();

@@ -1,12 +1,12 @@
 //! A server whose every byte the test decides: connections are taken, answered and cut by the test itself.
 
-use opencode_conductor::{Directory, DirectoryClient, FeedOptions, OpenCodeClient};
+use opencode_conductor::{Directory, DirectoryClient, FeedOptions};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
 };
 
-use super::soon;
+use super::{secrets, soon};
 
 pub(crate) struct LiveServer {
     listener: TcpListener,
@@ -30,7 +30,7 @@ impl LiveServer {
 
     /// A client of this server in the directory `/d`.
     pub(crate) fn client(&self, options: FeedOptions) -> DirectoryClient {
-        let client = OpenCodeClient::builder(&self.url()).feed(options).build().unwrap();
+        let client = secrets::client(&self.url()).feed(options).build().unwrap();
         client.directory(&Directory::new("/d").unwrap())
     }
 

@@ -6,6 +6,8 @@ use opencode_conductor::{Directory, LaunchOptions};
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::secrets::PASSWORD;
+
 /// A HOME and two projects for a server of one's own.
 pub(crate) struct Rig {
     pub(crate) root: TempDir,
@@ -38,6 +40,7 @@ impl Rig {
     pub(crate) fn options(&self) -> LaunchOptions {
         let home = self.root.path().join("home");
         LaunchOptions::new()
+            .password(PASSWORD)
             .directory(self.root.path().join("one"))
             .env("HOME", &home)
             .env("XDG_DATA_HOME", home.join("data"))

@@ -11,7 +11,10 @@ use opencode_conductor::{
 };
 use serde_json::{Value, json};
 
-use super::soon;
+use super::{
+    secrets::{self, PASSWORD, checked},
+    soon,
+};
 
 /// Where the sessions work.
 pub(crate) const WORKTREE: &str = "/project/worktree";
@@ -37,6 +40,7 @@ impl Stage {
     ) -> Self {
         let fake = FakeOpenCode::start_with(options).await.unwrap();
         let manager = settings(ConversationManager::builder(client(&fake))).build();
+        secrets::check(&manager);
         let session = create(&manager, "task").await;
         Self { fake, manager, session }
     }
@@ -50,7 +54,7 @@ impl Stage {
     }
 
     pub(crate) async fn send(&self, input: PromptInput) -> Result<PromptExecutionResult, PromptError> {
-        soon(self.manager.prompt(input).into_future()).await
+        checked(soon(self.manager.prompt(input).into_future()).await)
     }
 
     pub(crate) fn start(&self, script: &Script) -> RunningPrompt {
@@ -115,12 +119,12 @@ impl Stage {
 
 /// A fake whose own waits are short, and whose subagents may ask questions.
 pub(crate) fn quick() -> FakeOptions {
-    FakeOptions::new().time_scale(0.02).permission(json!({"question": "allow"}))
+    FakeOptions::new().password(PASSWORD).time_scale(0.02).permission(json!({"question": "allow"}))
 }
 
 /// A client that reconnects quickly.
 pub(crate) fn client(fake: &FakeOpenCode) -> OpenCodeClient {
-    OpenCodeClient::builder(&fake.url()).feed(feed()).build().unwrap()
+    secrets::client(&fake.url()).feed(feed()).build().unwrap()
 }
 
 pub(crate) fn feed() -> FeedOptions {
@@ -129,7 +133,7 @@ pub(crate) fn feed() -> FeedOptions {
 
 pub(crate) async fn create(manager: &ConversationManager, task: &str) -> SessionId {
     let request = CreateTaskSession::new("project", task, "/project", WORKTREE);
-    manager.create_task_session(request).await.unwrap().session_id
+    checked(manager.create_task_session(request).await).unwrap().session_id
 }
 
 /// Limits that run out quickly where a test waits for them to.

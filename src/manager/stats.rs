@@ -1,0 +1,134 @@
+//! What a manager did: how its prompts ended, and what that took.
+
+use tokio::time::Instant;
+
+use super::{Completion, PromptError, PromptExecutionResult};
+use crate::{
+    client::ClientStatistics,
+    count::{Gauge, Held, counters},
+};
+
+counters! {
+    /// How the prompts of a manager ended, and what that took.
+    TurnStatistics, TurnCounters {
+        /// The model finished.
+        settled: "opencode_turns_total" ["outcome" = "settled"],
+        /// The provider, or the server, gave up.
+        failed: "opencode_turns_total" ["outcome" = "failed"],
+        /// Somebody aborted it.
+        aborted: "opencode_turns_total" ["outcome" = "aborted"],
+        /// A permission or a question was rejected, which ended it.
+        rejected: "opencode_turns_total" ["outcome" = "rejected"],
+        /// The manager's own policy ended it because of a request.
+        refused: "opencode_turns_total" ["outcome" = "refused"],
+        /// The server died meanwhile.
+        interrupted: "opencode_turns_total" ["outcome" = "interrupted"],
+        /// A limit ran out.
+        timed_out: "opencode_turns_total" ["outcome" = "timed_out"],
+        /// The server did not take the prompt, or did not run it.
+        not_started: "opencode_turns_total" ["outcome" = "not_started"],
+        /// The manager was shut down, or the caller lost interest.
+        given_up: "opencode_turns_total" ["outcome" = "given_up"],
+        /// Anything else: bad input, a session that is busy or gone, bad credentials.
+        error: "opencode_turns_total" ["outcome" = "error"],
+        /// How long they took in all, the waiting in line not included.
+        millis: "opencode_turn_milliseconds_total",
+        /// Reads of a session while it was waited for.
+        polls: "opencode_polls_total",
+        /// Submissions of prompts, repeated ones included.
+        submissions: "opencode_submissions_total",
+        /// Prompts submitted again because they did not start.
+        kicks: "opencode_kicks_total",
+        /// Permissions asked for.
+        permissions: "opencode_permissions_total",
+        /// Questions asked.
+        questions: "opencode_questions_total",
+    }
+}
+
+/// What a manager did since it was made, and what it is doing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ManagerStatistics {
+    /// How its prompts ended, and what that took.
+    pub turns: TurnStatistics,
+    /// Prompts that wait for their turn now.
+    pub waiting: u64,
+    /// Prompts in flight now.
+    pub running: u64,
+    /// What its client did and saw: reconnects, resyncs, bytes.
+    pub client: ClientStatistics,
+}
+
+#[derive(Debug)]
+pub(super) struct Counters {
+    pub(super) turns: TurnCounters,
+    pub(super) waiting: Gauge,
+    pub(super) running: Gauge,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            turns: TurnCounters::default(),
+            waiting: Gauge::new("opencode_prompts_waiting"),
+            running: Gauge::new("opencode_prompts_running"),
+        }
+    }
+}
+
+/// A turn that runs; dropped when it is over.
+pub(super) struct Running<'a> {
+    turns: &'a TurnCounters,
+    _held: Held<'a>,
+    began: Instant,
+}
+
+impl Counters {
+    pub(super) fn snapshot(&self, client: ClientStatistics) -> ManagerStatistics {
+        let (waiting, running) = (self.waiting.get(), self.running.get());
+        ManagerStatistics { turns: self.turns.snapshot(), waiting, running, client }
+    }
+
+    pub(super) fn begin(&self) -> Running<'_> {
+        Running { turns: &self.turns, _held: self.running.hold(), began: Instant::now() }
+    }
+
+    pub(super) fn ended(&self, result: &Result<PromptExecutionResult, PromptError>) {
+        let turns = &self.turns;
+        let counter = match result {
+            Ok(result) => match &result.completion {
+                Completion::Settled => &turns.settled,
+                Completion::Failed(_) => &turns.failed,
+                Completion::Aborted => &turns.aborted,
+                Completion::Rejected => &turns.rejected,
+                Completion::Refused => &turns.refused,
+                Completion::Interrupted => &turns.interrupted,
+                Completion::TimedOut { .. } => &turns.timed_out,
+            },
+            Err(PromptError::NotDelivered { .. } | PromptError::NotStarted { .. }) => &turns.not_started,
+            Err(PromptError::TimedOut { .. }) => &turns.timed_out,
+            Err(PromptError::Aborted { .. }) => &turns.aborted,
+            Err(PromptError::GivenUp { .. }) => &turns.given_up,
+            Err(
+                PromptError::Invalid(_)
+                | PromptError::Attachment(_)
+                | PromptError::Session(_)
+                | PromptError::Busy { .. }
+                | PromptError::NotAtRest { .. }
+                | PromptError::SessionGone { .. }
+                | PromptError::Unauthorized,
+            ) => &turns.error,
+        };
+        counter.increment();
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let took = self.began.elapsed();
+        self.turns.millis.add(usize::try_from(took.as_millis()).unwrap_or(usize::MAX));
+        #[cfg(feature = "metrics")]
+        metrics::histogram!("opencode_turn_seconds").record(took);
+    }
+}
