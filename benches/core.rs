@@ -1,49 +1,47 @@
-//! What folding costs, and that the cost does not grow with the conversation.
+//! What the core costs, and that the cost does not grow with the conversation: `cargo bench --bench core`.
 //!
-//! `cargo bench --bench core` prints nanoseconds per event for conversations of 1,000 to 100,000 blocks, with and without
-//! every intermediate state kept, and rates for decoding and folding logs. All comparisons are ratios of one run.
+//! `-- --quick` gives rougher figures in less time, `-- --json` gives JSON, and `-- logs` only one section. Comparisons are
+//! ratios of one run.
 
 #![expect(
     clippy::print_stdout,
     clippy::disallowed_methods,
-    clippy::cast_precision_loss,
-    clippy::cast_possible_wrap,
-    reason = "a benchmark prints, reads the clock and divides"
+    reason = "a benchmark prints and reads the clock"
 )]
+#![expect(clippy::cast_precision_loss, clippy::cast_possible_wrap, reason = "figures need not be exact")]
+#![expect(clippy::expect_used, reason = "a benchmark of broken input is worth nothing")]
 
-use std::{
-    fs,
-    hint::black_box,
-    path::Path,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+mod figures;
+
+use std::{fs, hint::black_box, path::Path, sync::Arc, time::Duration};
 
 use opencode_conductor::{
-    BlockBody, BlockId, BlockOrder, BlockStatus, ConversationBlock, ConversationEvent, ConversationId,
-    MessageId, Millis, SessionConversationState, SessionId, SessionTree, convert::ConvertOptions,
-    reduce_session_event, wire::ServerEvent,
+    Architecture, BlockBody, BlockId, BlockOrder, BlockStatus, ConversationBlock, ConversationEvent,
+    ConversationId, MessageId, Millis, SessionConversationState, SessionId, SessionTree,
+    convert::ConvertOptions,
+    message_signature, parse_transcript, reduce_session_event,
+    wire::{Message, ServerEvent},
 };
-use serde_json::json;
+use serde_json::{Value, json};
+
+use crate::figures::{Settings, Stopwatch, Table, seconds, timed};
 
 const SIZES: [usize; 3] = [1_000, 10_000, 100_000];
+/// Changes per run.
+const CHANGES: usize = 20_000;
 
 fn main() {
-    // `cargo bench --bench core -- logs` runs one section.
-    let only = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
-    for (name, section) in [("reducer", reducer as fn()), ("text", long_text), ("logs", logs)] {
-        if only.as_deref().is_none_or(|only| only == name) {
-            section();
-        }
-    }
-}
-
-fn reducer() {
-    println!("reducer, ns per event            {:>9} {:>9} {:>9}   ratio", "1,000", "10,000", "100,000");
-    flat("delta", |state, n| deltas(state, n, Keep::Nothing));
-    flat("delta, all states kept", |state, n| deltas(state, n, Keep::Everything));
-    flat("new block", |state, n| upserts(state, n, Keep::Nothing));
-    flat("new block, all states kept", |state, n| upserts(state, n, Keep::Everything));
+    type Section = fn(&Settings) -> Table;
+    let settings = Settings::from_args();
+    let sections: [(&str, Section); 5] = [
+        ("reducer", reducer),
+        ("text", long_text),
+        ("logs", logs),
+        ("growth", growth),
+        ("documents", documents),
+    ];
+    let wanted = sections.into_iter().filter(|(name, _)| settings.wants(name));
+    settings.print(&wanted.map(|(_, section)| section(&settings)).collect::<Vec<_>>());
 }
 
 #[derive(Clone, Copy)]
@@ -52,53 +50,19 @@ enum Keep {
     Everything,
 }
 
-/// Time that this thread really ran, where the system tells (Linux): other work on the machine does not count.
-struct Stopwatch {
-    cpu: Option<u64>,
-    wall: Instant,
-}
-
-impl Stopwatch {
-    fn start() -> Self {
-        Self { cpu: cpu_nanos(), wall: Instant::now() }
-    }
-
-    fn elapsed(&self) -> Duration {
-        match (self.cpu, cpu_nanos()) {
-            (Some(start), Some(end)) => Duration::from_nanos(end - start),
-            (_, _) => self.wall.elapsed(),
+fn reducer(settings: &Settings) -> Table {
+    type Run = fn(&SessionConversationState, Keep) -> Duration;
+    let mut table = Table::new("Fold, by blocks there are", "ns per event", &["1,000", "10,000", "100,000"]);
+    for (name, run) in [("delta", deltas as Run), ("new block", upserts)] {
+        for (kept, keep) in [("", Keep::Nothing), (", all states kept", Keep::Everything)] {
+            let cost = |size| {
+                let state = conversation(size);
+                seconds(settings, || run(&state, keep)) * 1e9 / CHANGES as f64
+            };
+            table.row(format!("{name}{kept}"), SIZES.map(cost));
         }
     }
-}
-
-fn cpu_nanos() -> Option<u64> {
-    let stat = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    stat.split_whitespace().next()?.parse().ok()
-}
-
-/// Nanoseconds per event, over as many runs as it takes for the coarse clock to be exact enough.
-fn cost(n_events: usize, mut run: impl FnMut() -> Duration) -> f64 {
-    let mut best = f64::MAX;
-    for _ in 0..3 {
-        let (mut total, mut n_runs) = (Duration::ZERO, 0);
-        let wall = Instant::now();
-        while total < Duration::from_millis(300) && wall.elapsed() < Duration::from_secs(5) {
-            total += run();
-            n_runs += n_events;
-        }
-        best = best.min(total.as_secs_f64() * 1e9 / n_runs as f64);
-    }
-    best
-}
-
-fn flat(name: &str, run: impl Fn(&SessionConversationState, usize) -> Duration) {
-    const EVENTS: usize = 20_000;
-    let costs = SIZES.map(|size| {
-        let state = conversation(size);
-        cost(EVENTS, || run(&state, EVENTS))
-    });
-    let [small, middle, large] = costs;
-    println!("  {name:<30} {small:>9.0} {middle:>9.0} {large:>9.0}   {:.2}×", large / small);
+    table
 }
 
 fn text(at: usize, status: BlockStatus) -> ConversationEvent {
@@ -148,39 +112,38 @@ fn fold(state: &SessionConversationState, events: &[ConversationEvent], keep: Ke
     }
 }
 
-fn deltas(state: &SessionConversationState, n: usize, keep: Keep) -> Duration {
+fn deltas(state: &SessionConversationState, keep: Keep) -> Duration {
     let block_id = BlockId::new(format!("prt_{:08}", state.blocks().len() - 1));
     let event = ConversationEvent::BlockDelta {
         conversation_id: ConversationId::main(),
         block_id,
         delta: " word".to_owned(),
     };
-    fold(state, &vec![event; n], keep)
+    fold(state, &vec![event; CHANGES], keep)
 }
 
-fn upserts(state: &SessionConversationState, n: usize, keep: Keep) -> Duration {
+fn upserts(state: &SessionConversationState, keep: Keep) -> Duration {
     let from = state.blocks().len();
-    let events: Vec<_> = (from..from + n).map(|at| text(at, BlockStatus::Complete)).collect();
+    let events: Vec<_> = (from..from + CHANGES).map(|at| text(at, BlockStatus::Complete)).collect();
     fold(state, &events, keep)
 }
 
-/// Ten thousand additions to a megabyte of text, every state kept.
-fn long_text() {
+/// Additions to a megabyte of text, every state kept.
+fn long_text(settings: &Settings) -> Table {
     let mut state = SessionConversationState::new();
     let order = BlockOrder::message(Millis::new(1), MessageId::new("msg_1"));
     let body = BlockBody::AssistantText { content: "x".repeat(1 << 20).into(), model: None };
     let block = Arc::new(ConversationBlock::new("prt_00000000", order, body));
     state.apply(&ConversationEvent::BlockUpsert { conversation_id: ConversationId::main(), block });
-    let took = cost(1, || deltas(&state, 10_000, Keep::Everything));
-    println!("10,000 additions to 1 MiB of text, all states kept: {:.1} ms", took / 1e6);
+    let mut table = Table::new("Fold into one long text, all states kept", "ns per event", &["1 MiB"]);
+    table.row("delta", [seconds(settings, || deltas(&state, Keep::Everything)) * 1e9 / CHANGES as f64]);
+    table
 }
 
-fn logs() {
-    println!("decode + merge + fold, events per second");
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+fn logs(settings: &Settings) -> Table {
     let mut recorded: Vec<(SessionId, Vec<String>)> = Vec::new();
-    for entry in fs::read_dir(fixtures).into_iter().flatten().flatten() {
-        let Ok(log) = fs::read_to_string(entry.path().join("events.sse")) else { continue };
+    for directory in fixtures() {
+        let Ok(log) = fs::read_to_string(directory.join("events.sse")) else { continue };
         let lines: Vec<String> =
             log.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned).collect();
         let root = lines.iter().find_map(|line| {
@@ -188,46 +151,104 @@ fn logs() {
         });
         recorded.extend(root.map(|root| (root, lines)));
     }
+    let decode = |lines: &[String]| -> Vec<ServerEvent> {
+        lines.iter().filter_map(|line| ServerEvent::from_json(line).ok()).collect()
+    };
+    let decoded: Vec<_> = recorded.iter().map(|(root, lines)| (root.clone(), decode(lines))).collect();
     let n_events: usize = recorded.iter().map(|(_, lines)| lines.len()).sum();
     let n_bytes: usize = recorded.iter().flat_map(|(_, lines)| lines).map(String::len).sum();
-    let whole = cost(n_events, || timed(|| recorded.iter().for_each(|(root, lines)| replay(root, lines))));
-    let decoding = cost(n_events, || {
-        timed(|| {
-            for line in recorded.iter().flat_map(|(_, lines)| lines) {
-                black_box(ServerEvent::from_json(line).ok());
-            }
-        })
-    });
-    let decoded: Vec<(SessionId, Vec<ServerEvent>)> = recorded
-        .iter()
-        .map(|(root, lines)| {
-            (root.clone(), lines.iter().filter_map(|line| ServerEvent::from_json(line).ok()).collect())
-        })
-        .collect();
-    let folding =
-        cost(n_events, || timed(|| decoded.iter().for_each(|(root, events)| fold_events(root, events))));
-    println!(
-        "  recorded: {} logs, {n_events} events, {:.0} bytes each   {:>9.0}   decoding alone {:.0}, the rest {:.0}",
-        recorded.len(),
-        n_bytes as f64 / n_events as f64,
-        1e9 / whole,
-        1e9 / decoding,
-        1e9 / folding
+    let rate = |run: &dyn Fn()| n_events as f64 / seconds(settings, || timed(run));
+    let mut table = Table::new("All recordings, each on its own", "events per second", &["recordings"]);
+    table.row(
+        "decode + merge + fold",
+        [rate(&|| recorded.iter().for_each(|(root, lines)| replay(root, lines)))],
     );
-    let mut rates = Vec::new();
-    for n_parts in [100, 1_000, 10_000] {
-        let (root, lines) = generated(n_parts);
-        let per_event = cost(lines.len(), || timed(|| replay(&root, &lines)));
-        println!("  generated: {n_parts:>6} texts, {:>7} events {:>31.0}", lines.len(), 1e9 / per_event);
-        rates.push(per_event);
-    }
-    println!("  largest to smallest, per event: {:.2}×", rates[2] / rates[0]);
+    let lines = || recorded.iter().flat_map(|(_, lines)| lines);
+    table.row(
+        "decode alone",
+        [rate(&|| lines().for_each(|line| drop(black_box(ServerEvent::from_json(line)))))],
+    );
+    let values = || lines().for_each(|line| drop(black_box(serde_json::from_str::<Value>(line))));
+    table.row("(serde_json into Value, for comparison)", [rate(&values)]);
+    let merge = || decoded.iter().for_each(|(root, events)| fold_events(root, events));
+    table.row("merge + fold alone", [rate(&merge)]);
+    table.row("(recordings)", [recorded.len() as f64]);
+    table.row("(bytes per event)", [n_bytes as f64 / n_events as f64]);
+    table
 }
 
-fn timed(run: impl FnOnce()) -> Duration {
-    let start = Stopwatch::start();
-    run();
-    start.elapsed()
+fn fixtures() -> impl Iterator<Item = std::path::PathBuf> {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    fs::read_dir(fixtures).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+fn growth(settings: &Settings) -> Table {
+    let mut table =
+        Table::new("One session, by streamed texts", "events per second", &["100", "1,000", "10,000"]);
+    let rate = |n_texts| {
+        let (root, lines) = generated(n_texts);
+        lines.len() as f64 / seconds(settings, || timed(|| replay(&root, &lines)))
+    };
+    table.row("decode + merge + fold", [100, 1_000, 10_000].map(rate));
+    table
+}
+
+/// Whole documents: lists of messages, and states.
+fn documents(settings: &Settings) -> Table {
+    let columns = ["100", "1,000", "10,000"];
+    let mut table = Table::new("Documents, by messages", "messages per second", &columns);
+    let mut figures: [Vec<f64>; 4] = Default::default();
+    for n_messages in [100, 1_000, 10_000] {
+        let list = list(n_messages);
+        let messages: Vec<Message> = serde_json::from_str(&list).expect("a list");
+        let load = || parse_transcript(Architecture::OpenCode, &list).expect("a transcript");
+        let state = load().state;
+        let stored = serde_json::to_string(&state).expect("states are JSON");
+        let mut measure = |index: usize, run: &dyn Fn()| {
+            let figures: &mut Vec<f64> = &mut figures[index];
+            figures.push(n_messages as f64 / seconds(settings, || timed(run)));
+        };
+        measure(0, &|| drop(black_box(load())));
+        measure(1, &|| drop(black_box(messages.iter().map(message_signature).collect::<Vec<_>>())));
+        measure(2, &|| drop(black_box(serde_json::to_string(&state))));
+        measure(3, &|| drop(black_box(serde_json::from_str::<SessionConversationState>(&stored))));
+    }
+    for (name, figures) in
+        ["load a transcript", "signatures", "write a state", "read a state"].into_iter().zip(figures)
+    {
+        table.row(name, figures);
+    }
+    table
+}
+
+/// A message list: prompts, and answers that call a tool and say something.
+fn list(n_messages: usize) -> String {
+    let message = |at: usize| {
+        let id = format!("msg_{at:08}");
+        let part = |n: usize, mut body: Value| {
+            body["id"] = json!(format!("prt_{at:08}{n}"));
+            body["sessionID"] = json!("ses_1");
+            body["messageID"] = json!(id);
+            body
+        };
+        let text = part(
+            0,
+            json!({"type": "text", "text": "some words ".repeat(20), "time": {"start": at, "end": at}}),
+        );
+        if at.is_multiple_of(2) {
+            let info = json!({"id": id, "sessionID": "ses_1", "role": "user", "time": {"created": at}});
+            return json!({"info": info, "parts": [text]});
+        }
+        let state = json!({"status": "completed", "input": {"command": "ls"}, "output": "a\nb\n".repeat(50),
+            "title": "ls", "metadata": {}, "time": {"start": at, "end": at}});
+        let tool =
+            part(1, json!({"type": "tool", "callID": format!("call_{at}"), "tool": "bash", "state": state}));
+        let info = json!({"id": id, "sessionID": "ses_1", "role": "assistant",
+            "time": {"created": at, "completed": at}, "modelID": "m", "providerID": "p", "cost": 0.1, "finish": "stop",
+            "tokens": {"input": 10, "output": 10, "reasoning": 0, "cache": {"read": 0, "write": 0}}});
+        json!({"info": info, "parts": [tool, text]})
+    };
+    Value::from((0..n_messages).map(message).collect::<Vec<_>>()).to_string()
 }
 
 fn replay(root: &SessionId, lines: &[String]) {

@@ -3,20 +3,22 @@
 //! What matters is growth, so the figures are ratios: an event twice as long should take twice as long, and many
 //! small events should cost per event what a few do. `eventsource-stream` is what `reqwest-eventsource` decodes with.
 
-#![expect(clippy::print_stdout, reason = "the figures are the point of this program")]
+#![expect(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a benchmark prints and reads the clock"
+)]
 #![expect(clippy::expect_used, reason = "a benchmark of broken input is worth nothing")]
-#![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
-use std::{
-    convert::Infallible,
-    hint::black_box,
-    num::NonZeroUsize,
-    time::{Duration, Instant},
-};
+mod figures;
+
+use std::{convert::Infallible, num::NonZeroUsize};
 
 use bytes::Bytes;
 use eventsource_stream::Eventsource;
 use futures_util::{FutureExt, Stream, StreamExt, stream};
+
+use crate::figures::{Settings, Table, seconds, timed};
 
 #[path = "../src/client/sse.rs"]
 #[expect(dead_code, reason = "the benchmark uses a part of it")]
@@ -80,20 +82,6 @@ fn small_events(count: usize) -> Vec<Bytes> {
     vec![Bytes::from(event.repeat(count))]
 }
 
-/// The best of several runs; one run is enough where it takes seconds.
-fn time(decoder: Decoder, input: &[Bytes]) -> Duration {
-    let mut best = Duration::MAX;
-    for _ in 0..7 {
-        let started = Instant::now();
-        black_box(decoder(black_box(input)));
-        best = best.min(started.elapsed());
-        if best > Duration::from_millis(500) {
-            break;
-        }
-    }
-    best
-}
-
 /// Starts this program again with an allocator that keeps its memory. Otherwise the kernel hands out fresh pages for every
 /// large event, and their cost, which has steps, hides how the decoders grow.
 fn keep_memory() -> bool {
@@ -106,7 +94,11 @@ fn keep_memory() -> bool {
         return true;
     }
     let program = std::env::current_exe().expect("a program has a path");
-    let status = std::process::Command::new(program).envs(SETTINGS).status().expect("it starts");
+    let status = std::process::Command::new(program)
+        .args(std::env::args().skip(1))
+        .envs(SETTINGS)
+        .status()
+        .expect("it starts");
     assert!(status.success());
     false
 }
@@ -121,32 +113,20 @@ fn main() {
         ("sse-stream", sse_stream),
         ("eventsource-stream", eventsource_stream),
     ];
-    let large = [1, 4, 8, 16].map(|mib| (format!("1 x {mib} MiB"), one_event(mib * MIB)));
-    let small = [1_000, 16_000].map(|count| (format!("{count} small in one chunk"), small_events(count)));
-    let mut rows = Vec::new();
-    for (name, input) in large.iter().chain(&small) {
-        let n_bytes: usize = input.iter().map(Bytes::len).sum();
-        let times = decoders.map(|(_, decoder)| time(decoder, input));
-        for ((decoder, _), time) in decoders.iter().zip(times) {
-            #[expect(clippy::cast_precision_loss, reason = "a figure to read")]
-            let rate = n_bytes as f64 / MIB as f64 / time.as_secs_f64();
-            println!("{name:>26}  {decoder:<18} {time:>12.3?} {rate:>9.1} MiB/s");
+    let settings = Settings::from_args();
+    let large = [1, 4, 8, 16].map(|mib| one_event(mib * MIB));
+    let small = [1_000, 4_000, 16_000].map(small_events);
+    let sections: [(&str, Table, &[Vec<Bytes>]); 2] = [
+        ("one", Table::new("One event", "ms", &["1 MiB", "4 MiB", "8 MiB", "16 MiB"]), &large),
+        ("many", Table::new("Small events in one chunk", "ms", &["1,000", "4,000", "16,000"]), &small),
+    ];
+    let mut tables = Vec::new();
+    for (_, mut table, inputs) in sections.into_iter().filter(|(name, ..)| settings.wants(name)) {
+        for (name, decoder) in decoders {
+            let time = |input: &Vec<Bytes>| seconds(&settings, || timed(|| decoder(input))) * 1e3;
+            table.row(name, inputs.iter().map(time));
         }
-        rows.push(times);
+        tables.push(table);
     }
-    println!();
-    for (index, (decoder, _)) in decoders.iter().enumerate() {
-        let ratio = |later: usize, earlier: usize| {
-            rows[later][index].as_secs_f64() / rows[earlier][index].as_secs_f64()
-        };
-        println!(
-            "{decoder:<18} growth: 4 to 16 MiB {:>6.1} (linear: 4), 1 to 16 MiB {:>6.1} (linear: 16), \
-             1,000 to 16,000 events {:>7.1} (linear: 16)",
-            ratio(3, 1),
-            ratio(3, 0),
-            ratio(5, 4)
-        );
-    }
-    let gain = rows[2][3].as_secs_f64() / rows[2][1].as_secs_f64();
-    println!("8 MiB event: {gain:.0} times faster than eventsource-stream (wanted: at least 50)");
+    settings.print(&tables);
 }
