@@ -32,7 +32,7 @@ const CHANGES: usize = 20_000;
 
 fn main() {
     type Section = fn(&Settings) -> Table;
-    let settings = Settings::from_args();
+    let Some(settings) = Settings::from_args() else { return };
     let sections: [(&str, Section); 5] = [
         ("reducer", reducer),
         ("text", long_text),

@@ -82,38 +82,14 @@ fn small_events(count: usize) -> Vec<Bytes> {
     vec![Bytes::from(event.repeat(count))]
 }
 
-/// Starts this program again with an allocator that keeps its memory. Otherwise the kernel hands out fresh pages for every
-/// large event, and their cost, which has steps, hides how the decoders grow.
-fn keep_memory() -> bool {
-    const SETTINGS: [(&str, &str); 3] = [
-        ("MALLOC_MMAP_THRESHOLD_", "33554432"),
-        ("MALLOC_TRIM_THRESHOLD_", "4294967296"),
-        ("MALLOC_TOP_PAD_", "268435456"),
-    ];
-    if std::env::var_os(SETTINGS[0].0).is_some() {
-        return true;
-    }
-    let program = std::env::current_exe().expect("a program has a path");
-    let status = std::process::Command::new(program)
-        .args(std::env::args().skip(1))
-        .envs(SETTINGS)
-        .status()
-        .expect("it starts");
-    assert!(status.success());
-    false
-}
-
 fn main() {
-    if !keep_memory() {
-        return;
-    }
     let decoders: [(&str, Decoder); 4] = [
         ("copy", copy),
         ("conductor", conductor),
         ("sse-stream", sse_stream),
         ("eventsource-stream", eventsource_stream),
     ];
-    let settings = Settings::from_args();
+    let Some(settings) = Settings::from_args() else { return };
     let large = [1, 4, 8, 16].map(|mib| one_event(mib * MIB));
     let small = [1_000, 4_000, 16_000].map(small_events);
     let sections: [(&str, Table, &[Vec<Bytes>]); 2] = [

@@ -3,10 +3,17 @@
 use std::{
     fs,
     hint::black_box,
+    process::Command,
     time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
+
+const KEEP_MEMORY: [(&str, &str); 3] = [
+    ("MALLOC_MMAP_THRESHOLD_", "33554432"),
+    ("MALLOC_TRIM_THRESHOLD_", "4294967296"),
+    ("MALLOC_TOP_PAD_", "268435456"),
+];
 
 /// What the command line asks for.
 pub(crate) struct Settings {
@@ -18,15 +25,25 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// `cargo bench` adds a flag of its own, which is left alone with all others.
-    pub(crate) fn from_args() -> Self {
+    /// Nothing if all is done: the first time, the program starts itself again with an allocator that keeps its memory.
+    /// Otherwise the kernel hands out fresh pages for everything large, and their cost, which has steps, hides how things
+    /// grow.
+    pub(crate) fn from_args() -> Option<Self> {
+        if std::env::var_os(KEEP_MEMORY[0].0).is_none() {
+            let program = std::env::current_exe().expect("a program has a path");
+            let arguments = std::env::args().skip(1);
+            let status = Command::new(program).args(arguments).envs(KEEP_MEMORY).status().expect("it starts");
+            assert!(status.success());
+            return None;
+        }
+        // `cargo bench` adds a flag of its own, which is left alone with all others.
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
-        Self {
+        Some(Self {
             only: arguments.iter().find(|argument| !argument.starts_with('-')).cloned(),
             json: has("--json"),
             quick: has("--quick"),
-        }
+        })
     }
 
     pub(crate) fn wants(&self, section: &str) -> bool {
