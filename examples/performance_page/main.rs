@@ -1,0 +1,186 @@
+//! Writes `PERFORMANCE.md` and its curves from what the benchmarks and `load` print as JSON.
+//!
+//! `docs/make-performance` measures and calls this: `performance_page MEASUREMENTS PAGE_DIRECTORY`.
+
+mod chart;
+mod measured;
+
+use std::{fs, path::PathBuf, process::ExitCode};
+
+use opencode_conductor_examples::failure::{self, Failure};
+
+use crate::{
+    chart::{Chart, Line, Scale},
+    measured::{Load, Measured, Table, number},
+};
+
+/// What a turn cost the TypeScript original, measured when this library was designed: events, requests, bytes.
+const ORIGINAL: [(f64, u32, f64); 2] = [(500.0, 56, 14e6), (2000.0, 192, 248e6)];
+
+fn main() -> ExitCode {
+    failure::exit("performance_page", run())
+}
+
+fn run() -> Result<ExitCode, Failure> {
+    let usage = || Failure::usage("give the directory of the measurements and the one of the page");
+    let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
+    let (from, to) = arguments.next().zip(arguments.next()).ok_or_else(usage)?;
+    let measured = Measured::read(&from)?;
+    for (name, content) in [("PERFORMANCE.md", page(&measured)?), ("performance.svg", curves(&measured)?)] {
+        let path = to.join(name);
+        let failed = |error| Failure::because(format!("cannot write {}", path.display()), &error);
+        fs::write(&path, content).map_err(failed)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn page(measured: &Measured) -> Result<String, Failure> {
+    let fold = measured.table("Fold, by blocks there are")?;
+    let text = measured.table("Fold into one long text, all states kept")?;
+    let logs = measured.table("All recordings, each on its own")?;
+    let growth = measured.table("One session, by streamed texts")?;
+    let documents = measured.table("Documents, by messages")?;
+    let one = measured.table("One event")?;
+    let many = measured.table("Small events in one chunk")?;
+    let gain = one.figure("eventsource-stream", 2)? / one.figure("conductor", 2)?;
+    let of_floor = measured.loads.iter().map(|load| load.bytes / load.floor_bytes).fold(0.0, f64::max);
+    Ok(format!(
+        "# What it costs
+
+This page is written by `docs/make-performance`, which measures everything on it in one run. Compare figures of one run only: they
+come from {cores} cores that the fake server shares, and another machine has others. The counts of requests and bytes are the
+same everywhere, and [a test](../tests/it/manager_cost.rs) holds them.
+
+![Curves: bytes per turn, time to the result, decoding one event, folding](performance.svg)
+
+## Turns
+
+`load` runs tasks at once on a fake server in another process: each turn streams so many events into a session with so many old
+messages. The floor is what nobody can do without: every event once, and every message of the answer once.
+
+{turns}
+- **Bytes**: at most {of_floor:.2} times the floor. The TypeScript original read {original}
+  for 500 events over 100 old messages and 2,000 over 500.
+- **Time to the result** is from the moment that the server stamped on the last message, to the millisecond, until the caller has
+  the result. With all turns ending at once on two cores, most of it is other turns' work.
+- **Memory** is what the process grew by while all turns wait for the model, per turn. Of a single turn it is mostly what the
+  first turn in a process sets up.
+
+```sh
+cargo run --release --example load -- --tasks 100 --events 500 --history 100
+```
+
+## Folding
+
+Nanoseconds of CPU time per event, by the number of blocks that the conversation has. A million events per second are 1,000 ns.
+
+{fold}
+An addition to a text of 1 MiB, with every state kept, takes {long:.0} ns.
+
+## Decoding
+
+Events per second, on one core, for all {n_recordings:.0} recordings of real servers. An event has {bytes:.0} bytes on average.
+
+{logs}
+Of a generated session of texts that are streamed in twenty pieces each, by the number of texts:
+
+{growth}
+Messages per second, for whole lists of messages and whole states:
+
+{documents}
+## Server-sent events
+
+Milliseconds. `copy` only copies the bytes and checks that they are UTF-8, which is the least that can be done. `conductor` is the
+decoder in use; `eventsource-stream` is what `reqwest-eventsource` decodes with. An event of 8 MiB is decoded {gain:.0} times
+faster than by the latter. What grows faster than the size grows so for `copy`, too: large events do not fit into the caches.
+
+{one}
+{many}
+```sh
+cargo bench              # -- --quick for rougher figures in less time, -- reducer for one section
+```
+
+## What limits us now
+
+- A part or message event is read into types after a first look at its kind and session, so decoding costs more than one pass over
+  the bytes. Next to it, merging and folding are cheap.
+- A new block touches two maps. With every state kept, each state owns a path through both, which grows with their depth.
+- A thousand turns that end in the same moment read a thousand last messages through one client on two cores; the last result waits
+  for the work of all others.
+",
+        cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        turns = measured.turns(),
+        original = ORIGINAL
+            .map(|(_, requests, bytes)| format!("{:.0} MB in {requests} requests", bytes / 1e6))
+            .join(" and "),
+        fold = fold.markdown(true),
+        long = text.figure("delta", 0)?,
+        n_recordings = logs.figure("(recordings)", 0)?,
+        bytes = logs.figure("(bytes per event)", 0)?,
+        logs = logs.without_notes().markdown(false),
+        growth = growth.markdown(true),
+        documents = documents.markdown(false),
+        one = one.markdown(true),
+        many = many.markdown(true),
+    ))
+}
+
+fn curves(measured: &Measured) -> Result<String, Failure> {
+    let single = |figure: fn(&Load) -> f64| {
+        let loads = measured.loads.iter().filter(|load| load.tasks == 1);
+        loads.map(|load| (load.events.into(), figure(load))).collect()
+    };
+    let short = measured.loads.iter().filter(|load| load.events == 50);
+    let one = measured.table("One event")?;
+    let fold = measured.table("Fold, by blocks there are")?;
+    let line = |table: &Table, name: &str, label: &str| -> Result<Line, Failure> {
+        let row = table.row(name)?;
+        let points = table.columns.iter().map(|column| number(column)).zip(row.iter().copied());
+        Ok(Line::new(label, points.collect()))
+    };
+    let charts = [
+        Chart {
+            title: "Bytes read per turn, by events",
+            scale: Scale::Logarithmic,
+            unit: |bytes| {
+                if bytes < 1e6 { format!("{:.0} kB", bytes / 1e3) } else { format!("{:.0} MB", bytes / 1e6) }
+            },
+            lines: vec![
+                Line::new("opencode-conductor", single(|load| load.bytes)),
+                Line::new("the TypeScript original", ORIGINAL.map(|(at, _, bytes)| (at, bytes)).to_vec()),
+                Line::new("floor", single(|load| load.floor_bytes)),
+            ],
+        },
+        Chart {
+            title: "Idle to result, p99, by turns at once",
+            scale: Scale::Logarithmic,
+            unit: |ms| format!("{ms:.0} ms"),
+            lines: vec![Line::new(
+                "opencode-conductor",
+                short.map(|load| (load.tasks.into(), load.p99_ms.max(1.0))).collect(),
+            )],
+        },
+        Chart {
+            title: "Decoding one event, by its MiB",
+            scale: Scale::Logarithmic,
+            unit: |ms| format!("{ms} ms"),
+            lines: vec![
+                line(one, "conductor", "opencode-conductor")?,
+                line(one, "eventsource-stream", "eventsource-stream")?,
+                line(one, "copy", "copying the bytes")?,
+            ],
+        },
+        Chart {
+            title: "Folding one event, by blocks there are",
+            scale: Scale::Linear,
+            unit: |ns| format!("{ns:.0} ns"),
+            lines: vec![
+                line(fold, "delta", "delta")?,
+                line(fold, "new block", "new block")?,
+                line(fold, "delta, all states kept", "delta, all states kept")?,
+                line(fold, "new block, all states kept", "new block, all states kept")?,
+            ],
+        },
+    ];
+    Ok(chart::draw(&charts))
+}
