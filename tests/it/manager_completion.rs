@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::future::join_all;
 use opencode_conductor::{
-    Completion, ConversationManager, PromptError, PromptExecutionResult, PromptInput,
+    Completion, ConversationManager, PromptError, PromptExecutionResult, PromptInput, TimeoutAction,
     test_util::{FakeOpenCode, Fault, Flavour, Moment, ProviderError, Route, Script, ScriptedTool, Step},
 };
 use serde_json::json;
@@ -244,7 +244,8 @@ async fn a_prompt_right_after_an_error_is_answered_once() {
     // Without, it is sent while the server still cleans up, and would be lost.
     let stage = Stage::new().await;
     stage.fake.hold(Moment::Cleanup, "cleanup");
-    let input = |script: &Script| stage.input(script).wait(waits());
+    let impatient = waits().idle_timeout(ms(1000)).on_limit(TimeoutAction::Leave);
+    let input = |script: &Script| stage.input(script).wait(impatient.clone());
     let first = stage.manager.prompt(input(&Script::new([Step::error(400)]))).start();
     let second = stage.manager.prompt(input(&texts("second"))).start();
     soon(stage.fake.wait_for(|log| log.count(Route::PromptAsync) >= 2)).await;
