@@ -8,7 +8,7 @@ use opencode_conductor_examples::{
     backend::{Choice, ServerFlags},
     demo,
     failure::Failure,
-    flags::{self, existing_directory, text},
+    flags::{self, Word, existing_directory, text},
 };
 
 pub(crate) const HELP: &str = "\
@@ -49,15 +49,13 @@ impl Arguments {
         let mut directory = PathBuf::from(".");
         let (mut tasks, mut model, mut agent, mut prompts) = (None, None, None, Vec::new());
         let mut parser = Parser::from_env();
-        while let Some(argument) = parser.next()? {
-            let flag = match argument {
-                Arg::Long(name) => name.to_owned(),
-                Arg::Short('h') => "help".to_owned(),
-                Arg::Value(value) => {
-                    prompts.push(text(value));
+        while let Some(word) = flags::next(&mut parser)? {
+            let flag = match word {
+                Word::Flag(name) => name,
+                Word::Value(prompt) => {
+                    prompts.push(prompt);
                     continue;
                 }
-                Arg::Short(_) => return Err(argument.unexpected().into()),
             };
             match flag.as_str() {
                 "help" => return Ok(None),

@@ -8,7 +8,7 @@ use opencode_conductor_examples::{
     backend::{Choice, ServerFlags},
     demo,
     failure::Failure,
-    flags::{self, existing_directory, text},
+    flags::{self, Word, existing_directory, text},
 };
 
 pub(crate) const HELP: &str = "\
@@ -57,16 +57,14 @@ impl Arguments {
         let (mut model, mut agent, mut timeout, mut prompt) = (None, None, None, None);
         let (mut permission, mut json) = (Permission::Reject, false);
         let mut parser = Parser::from_env();
-        while let Some(argument) = parser.next()? {
-            let flag = match argument {
-                Arg::Long(name) => name.to_owned(),
-                Arg::Short('h') => "help".to_owned(),
-                Arg::Value(value) if prompt.is_none() => {
-                    prompt = Some(text(value));
+        while let Some(word) = flags::next(&mut parser)? {
+            let flag = match word {
+                Word::Flag(name) => name,
+                Word::Value(value) if prompt.is_none() => {
+                    prompt = Some(value);
                     continue;
                 }
-                Arg::Value(_) => return Err(Failure::usage("only one prompt; put it in quotes")),
-                Arg::Short(_) => return Err(argument.unexpected().into()),
+                Word::Value(_) => return Err(Failure::usage("only one prompt; put it in quotes")),
             };
             match flag.as_str() {
                 "help" => return Ok(None),

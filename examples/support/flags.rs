@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use lexopt::{Arg, Parser};
 use opencode_conductor::wire::ModelRef;
 
 use crate::failure::Failure;
@@ -13,6 +14,30 @@ use crate::failure::Failure;
 /// What was typed, as text; bytes that are none are replaced.
 pub fn text(value: OsString) -> String {
     value.into_string().unwrap_or_else(|bytes| bytes.to_string_lossy().into_owned())
+}
+
+/// Something that was typed.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_enums, reason = "there is nothing else")]
+pub enum Word {
+    /// The name of a long flag; `-h` is `help`.
+    Flag(String),
+    /// Anything else.
+    Value(String),
+}
+
+/// The next thing that was typed.
+///
+/// # Errors
+/// If it is a short flag that nobody has.
+pub fn next(parser: &mut Parser) -> Result<Option<Word>, Failure> {
+    Ok(match parser.next()? {
+        Some(Arg::Long(name)) => Some(Word::Flag(name.to_owned())),
+        Some(Arg::Short('h')) => Some(Word::Flag("help".to_owned())),
+        Some(Arg::Value(value)) => Some(Word::Value(text(value))),
+        Some(short @ Arg::Short(_)) => return Err(short.unexpected().into()),
+        None => None,
+    })
 }
 
 /// A directory that exists, as an absolute path.

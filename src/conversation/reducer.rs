@@ -8,11 +8,14 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{
-    BlockBody, BlockStatus, ConversationBlock, ConversationEvent, ConversationMetadata, MessageUsage,
-    RunStatus, SessionConversationState, SubagentBlock, SubagentCompleted, SubagentSpawned, SubagentState,
-    Thread, state::Target,
+    BlockBody, BlockOrder, BlockStatus, ConversationBlock, ConversationEvent, ConversationMetadata,
+    MessageUsage, RunStatus, SessionConversationState, SubagentBlock, SubagentCompleted, SubagentSpawned,
+    SubagentState, Thread, state::Target,
 };
-use crate::ids::{BlockId, ConversationId, ToolUseId};
+use crate::{
+    ids::{BlockId, ConversationId, ToolUseId},
+    time::Timestamp,
+};
 
 /// Something that a step changed, so that a view need not compare states.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -180,15 +183,8 @@ impl Fold<'_> {
 
     fn spawned(&mut self, spawned: &SubagentSpawned) {
         let target = self.target_or_create(&spawned.conversation_id);
-        let mut block = self.take_subagent_block(&target, &spawned.tool_use_id, || ConversationBlock {
-            id: BlockId::from(&spawned.tool_use_id),
-            conversation_id: target.conversation_id(),
-            order: spawned.order.clone(),
-            timestamp: spawned.timestamp,
-            status: BlockStatus::Pending,
-            metadata: None,
-            body: BlockBody::Subagent(SubagentBlock::new(&spawned.tool_use_id)),
-        });
+        let mut block =
+            self.take_subagent_block(&target, &spawned.tool_use_id, &spawned.order, spawned.timestamp);
         let new = Arc::make_mut(&mut block);
         new.order = spawned.order.clone();
         new.timestamp = spawned.timestamp;
@@ -219,15 +215,8 @@ impl Fold<'_> {
             Some(state) if self.has_block(state) => self.target_or_create(&state.parent_id.clone()),
             Some(_) | None => self.target_or_create(&completed.conversation_id),
         };
-        let mut block = self.take_subagent_block(&target, &completed.tool_use_id, || ConversationBlock {
-            id: BlockId::from(&completed.tool_use_id),
-            conversation_id: target.conversation_id(),
-            order: completed.order.clone(),
-            timestamp: completed.timestamp,
-            status: BlockStatus::Pending,
-            metadata: None,
-            body: BlockBody::Subagent(SubagentBlock::new(&completed.tool_use_id)),
-        });
+        let mut block =
+            self.take_subagent_block(&target, &completed.tool_use_id, &completed.order, completed.timestamp);
         let new = Arc::make_mut(&mut block);
         new.status = completed.status.block_status();
         if let BlockBody::Subagent(subagent) = &mut new.body {
@@ -286,7 +275,8 @@ impl Fold<'_> {
         &mut self,
         target: &Target,
         id: &ToolUseId,
-        new: impl FnOnce() -> ConversationBlock,
+        order: &BlockOrder,
+        timestamp: Timestamp,
     ) -> Arc<ConversationBlock> {
         let block_id = BlockId::from(id);
         let is_subagent = |block: &Arc<ConversationBlock>| matches!(block.body, BlockBody::Subagent(_));
@@ -302,7 +292,15 @@ impl Fold<'_> {
             self.report(|| Change::BlockRemoved { conversation_id: elsewhere.conversation_id(), block_id });
             return block;
         }
-        Arc::new(new())
+        Arc::new(ConversationBlock {
+            id: block_id,
+            conversation_id: target.conversation_id(),
+            order: order.clone(),
+            timestamp,
+            status: BlockStatus::Pending,
+            metadata: None,
+            body: BlockBody::Subagent(SubagentBlock::new(id)),
+        })
     }
 
     /// Makes the subagent's state say what its block says.

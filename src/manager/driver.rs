@@ -449,27 +449,14 @@ impl<'a> Driver<'a> {
         if !self.is_ours(&request.id, &request.session_id, message) {
             return None;
         }
+        let (id, session) = (request.id.clone(), request.session_id.clone());
+        debug!(session = %session, permission = %request.permission, "permission asked");
         self.terms.counters.turns.permissions.increment();
         self.reporter.send(Update::PermissionAsked(request.clone()));
-        let (api, id, session) = (self.api, request.id.clone(), request.session_id.clone());
-        debug!(session = %session, permission = %request.permission, "permission asked");
-        match self.terms.permissions.verdict() {
-            Verdict::At(decision) => {
-                self.work.push(
-                    answer_permission(api, session, id, false, async { decision })
-                        .map(Done::Answered)
-                        .boxed(),
-                );
-                None
-            }
-            Verdict::Ask(handler) => {
-                let answer = handler.ask(request);
-                self.work.push(
-                    answer_permission(api, session, id.clone(), true, answer).map(Done::Answered).boxed(),
-                );
-                Some(Input::HumanAsked(id))
-            }
-        }
+        let Verdict { human, decision } = self.terms.permissions.decide(request);
+        let answer = answer_permission(self.api, session, id.clone(), human, decision);
+        self.work.push(answer.map(Done::Answered).boxed());
+        human.then_some(Input::HumanAsked(id))
     }
 
     fn question(&mut self, request: QuestionRequest) -> Option<Input> {
@@ -477,25 +464,14 @@ impl<'a> Driver<'a> {
         if !self.is_ours(&request.id, &request.session_id, message) {
             return None;
         }
+        let (id, declined) = (request.id.clone(), policy::declined(&request));
+        debug!(session = %request.session_id, "question asked");
         self.terms.counters.turns.questions.increment();
         self.reporter.send(Update::QuestionAsked(request.clone()));
-        let (api, id) = (self.api, request.id.clone());
-        let declined = policy::declined(&request);
-        match self.terms.questions.verdict() {
-            Verdict::At(decision) => {
-                self.work.push(
-                    answer_question(api, id, declined, false, async { decision }).map(Done::Answered).boxed(),
-                );
-                None
-            }
-            Verdict::Ask(handler) => {
-                let answer = handler.ask(request);
-                self.work.push(
-                    answer_question(api, id.clone(), declined, true, answer).map(Done::Answered).boxed(),
-                );
-                Some(Input::HumanAsked(id))
-            }
-        }
+        let Verdict { human, decision } = self.terms.questions.decide(request);
+        let answer = answer_question(self.api, id.clone(), declined, human, decision);
+        self.work.push(answer.map(Done::Answered).boxed());
+        human.then_some(Input::HumanAsked(id))
     }
 
     /// Whether a request is new, of this tree, and not the ghost of a step that is over: after an abort the server goes on

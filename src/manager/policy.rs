@@ -1,6 +1,12 @@
 //! Who answers when a tool needs permission or the model has a question.
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{
+    fmt,
+    future::{Future, ready},
+    sync::Arc,
+};
+
+use futures_util::{FutureExt, future::BoxFuture};
 
 use crate::wire::{PermissionRequest, QuestionAnswer, QuestionRequest};
 
@@ -11,8 +17,7 @@ const NOBODY: &str =
 const REFUSED: &str =
     "This is not allowed here, and no one can be asked. Find another way, or say what you could not do.";
 
-type Handler<Request, Decision> =
-    Arc<dyn Fn(Request) -> Pin<Box<dyn Future<Output = Decision> + Send>> + Send + Sync>;
+type Handler<Request, Decision> = Arc<dyn Fn(Request) -> BoxFuture<'static, Decision> + Send + Sync>;
 
 /// What happens when a tool anywhere in the session's tree needs permission.
 ///
@@ -87,17 +92,17 @@ impl PermissionPolicy {
         F: Fn(PermissionRequest) -> Answer + Send + Sync + 'static,
         Answer: Future<Output = PermissionDecision> + Send + 'static,
     {
-        Self::Ask(PermissionHandler(Arc::new(move |request| Box::pin(handler(request)))))
+        Self::Ask(PermissionHandler(Arc::new(move |request| handler(request).boxed())))
     }
 
-    pub(super) fn verdict(&self) -> Verdict<'_, PermissionHandler, PermissionDecision> {
-        match self {
-            Self::Reject => Verdict::At(PermissionDecision::Reject(REFUSED.to_owned())),
-            Self::AllowOnce => Verdict::At(PermissionDecision::AllowOnce),
-            Self::AllowAlways => Verdict::At(PermissionDecision::AllowAlways),
-            Self::FailTurn => Verdict::At(PermissionDecision::FailTurn),
-            Self::Ask(handler) => Verdict::Ask(handler),
-        }
+    pub(super) fn decide(&self, request: PermissionRequest) -> Verdict<PermissionDecision> {
+        Verdict::now(match self {
+            Self::Reject => PermissionDecision::Reject(REFUSED.to_owned()),
+            Self::AllowOnce => PermissionDecision::AllowOnce,
+            Self::AllowAlways => PermissionDecision::AllowAlways,
+            Self::FailTurn => PermissionDecision::FailTurn,
+            Self::Ask(handler) => return Verdict { human: true, decision: (handler.0)(request) },
+        })
     }
 }
 
@@ -108,39 +113,27 @@ impl QuestionPolicy {
         F: Fn(QuestionRequest) -> Answer + Send + Sync + 'static,
         Answer: Future<Output = QuestionDecision> + Send + 'static,
     {
-        Self::Ask(QuestionHandler(Arc::new(move |request| Box::pin(handler(request)))))
+        Self::Ask(QuestionHandler(Arc::new(move |request| handler(request).boxed())))
     }
 
-    pub(super) fn verdict(&self) -> Verdict<'_, QuestionHandler, QuestionDecision> {
-        match self {
-            Self::Decline => Verdict::At(QuestionDecision::Decline),
-            Self::FailTurn => Verdict::At(QuestionDecision::FailTurn),
-            Self::Ask(handler) => Verdict::Ask(handler),
-        }
-    }
-}
-
-/// What a policy says about a request: the answer at once, or whom to ask.
-pub(super) enum Verdict<'a, Handler, Decision> {
-    At(Decision),
-    Ask(&'a Handler),
-}
-
-impl PermissionHandler {
-    pub(super) fn ask(
-        &self,
-        request: PermissionRequest,
-    ) -> impl Future<Output = PermissionDecision> + Send + use<> {
-        (self.0)(request)
+    pub(super) fn decide(&self, request: QuestionRequest) -> Verdict<QuestionDecision> {
+        Verdict::now(match self {
+            Self::Decline => QuestionDecision::Decline,
+            Self::FailTurn => QuestionDecision::FailTurn,
+            Self::Ask(handler) => return Verdict { human: true, decision: (handler.0)(request) },
+        })
     }
 }
 
-impl QuestionHandler {
-    pub(super) fn ask(
-        &self,
-        request: QuestionRequest,
-    ) -> impl Future<Output = QuestionDecision> + Send + use<> {
-        (self.0)(request)
+/// What a policy says about a request, at once or when somebody has been asked.
+pub(super) struct Verdict<Decision> {
+    pub(super) human: bool,
+    pub(super) decision: BoxFuture<'static, Decision>,
+}
+
+impl<Decision: Send + 'static> Verdict<Decision> {
+    fn now(decision: Decision) -> Self {
+        Self { human: false, decision: ready(decision).boxed() }
     }
 }
 

@@ -4,15 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
 use opencode_conductor::{
-    Completion, ConversationManager, Directory, DirectoryClient, PermissionDecision, PermissionPolicy,
-    RunningPrompt, Update, Updates, WaitOptions,
+    Completion, ConversationManager, Directory, DirectoryClient, RunningPrompt, Update, Updates, WaitOptions,
     test_util::{FakeOpenCode, Fault, Injection, Moment, Route, Script, Step},
     wire::PermissionReply,
 };
-use tokio::sync::watch;
 
 use crate::{
     fake_rows::Strike,
+    human::Human,
     matrix::{Phase, Seen, letter},
     secrets, soon,
     stage::{
@@ -24,12 +23,6 @@ use crate::{
 const GATE: &str = "phase";
 const ANSWER: &str = "one two three four";
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// Who is asked for permission: nobody answers before the fault has struck.
-struct Human {
-    asked: watch::Sender<bool>,
-    may_answer: watch::Sender<bool>,
-}
 
 struct Rig {
     stage: Stage,
@@ -91,22 +84,15 @@ impl Rig {
                 .build()
                 .unwrap()
         };
-        let human =
-            Arc::new(Human { asked: watch::Sender::new(false), may_answer: watch::Sender::new(false) });
-        let asked = Arc::clone(&human);
-        let policy = PermissionPolicy::ask(move |_| {
-            let human = Arc::clone(&asked);
-            async move {
-                human.asked.send_replace(true);
-                human.may_answer.subscribe().wait_for(|may| *may).await.unwrap();
-                PermissionDecision::AllowOnce
-            }
-        });
+        let human = Human::new();
         // Graces are long against the time that a busy machine may take to let a turn go on.
         let wait =
             WaitOptions::default().start_timeout(ms(1000)).settle_grace(ms(1500)).idle_timeout(ms(30_000));
-        let manager =
-            ConversationManager::builder(client(&fake)).permissions(policy).wait(wait).unwrap().build();
+        let manager = ConversationManager::builder(client(&fake))
+            .permissions(human.policy())
+            .wait(wait)
+            .unwrap()
+            .build();
         let session = create(&manager, "task").await;
         let other = secrets::client(&fake.url()).build().unwrap();
         let other = other.directory(&Directory::new(WORKTREE).unwrap());
@@ -136,8 +122,7 @@ impl Rig {
         }
         let running = self.stage.start(&script(phase));
         if phase == Phase::Permission {
-            let mut asked = self.human.asked.subscribe();
-            soon(asked.wait_for(|asked| *asked)).await.unwrap();
+            soon(self.human.is_asked()).await;
         } else {
             soon(fake.wait_at(GATE)).await;
         }
@@ -216,7 +201,7 @@ impl Rig {
             _ => {}
         }
         fake.open_gate(GATE);
-        self.human.may_answer.send_replace(true);
+        self.human.may_answer();
     }
 }
 

@@ -12,6 +12,7 @@
 
 mod fake_cell;
 mod fake_rows;
+mod human;
 mod matrix;
 mod real_cell;
 

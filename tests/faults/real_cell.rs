@@ -12,15 +12,16 @@ use std::{
 use futures_util::StreamExt;
 use opencode_conductor::{
     Completion, ConversationEvent, ConversationManager, CreateTaskSession, Directory, FeedOptions,
-    OpenCodeClient, OpenCodeOptions, PermissionDecision, PermissionPolicy, PromptInput,
-    SessionConversationState, SessionId, Update, Updates, WaitOptions, parse_opencode,
+    OpenCodeClient, OpenCodeOptions, PromptInput, SessionConversationState, SessionId, Update, Updates,
+    WaitOptions, parse_opencode,
     test_util::{Script, ScriptedTool, Step},
     wire::{PartBody, ToolStatus},
 };
 use serde_json::{Value, json};
-use tokio::sync::{Barrier, Mutex, watch};
+use tokio::sync::{Barrier, Mutex};
 
 use crate::{
+    human::Human,
     matrix::{Phase, Row, Seen, letter},
     model::ScriptedModel,
     proxy::Proxy,
@@ -88,12 +89,6 @@ pub(crate) struct Blow {
     meeting: Arc<Barrier>,
 }
 
-/// Who is asked for permission: nobody answers before the fault has struck.
-struct Human {
-    asked: watch::Sender<bool>,
-    may_answer: watch::Sender<bool>,
-}
-
 impl Stand {
     pub(crate) async fn start(executable: PathBuf) -> Self {
         let model = ScriptedModel::start().await;
@@ -111,17 +106,7 @@ impl Stand {
 
     /// A manager of its own for a row of so many cells.
     pub(crate) async fn blow(&self, strike: Strike, n_cells: usize) -> Blow {
-        let human =
-            Arc::new(Human { asked: watch::Sender::new(false), may_answer: watch::Sender::new(false) });
-        let asked = Arc::clone(&human);
-        let policy = PermissionPolicy::ask(move |_| {
-            let human = Arc::clone(&asked);
-            async move {
-                human.asked.send_replace(true);
-                human.may_answer.subscribe().wait_for(|may| *may).await.unwrap();
-                PermissionDecision::AllowOnce
-            }
-        });
+        let human = Human::new();
         // A request that arrives while the server starts is never answered.
         let client = OpenCodeClient::builder(&self.proxy.url())
             .answer_timeout(Duration::from_secs(4))
@@ -136,7 +121,7 @@ impl Stand {
             proxy: Arc::clone(&self.proxy),
             project: self.server.lock().await.project(0),
             manager: ConversationManager::builder(client)
-                .permissions(policy)
+                .permissions(human.policy())
                 .wait(WaitOptions::default().settle_grace(Duration::from_secs(3)))
                 .unwrap()
                 .build(),
@@ -240,7 +225,7 @@ impl Blow {
             Phase::Tool => until(&mut updates, runs_a_tool).await,
             // The parent's prompt contains the child's.
             Phase::Subagent => self.model.wait_for_runs(&self.part(), 2).await,
-            Phase::Permission => drop(self.human.asked.subscribe().wait_for(|asked| *asked).await.unwrap()),
+            Phase::Permission => self.human.is_asked().await,
             _ => unreachable!("not a phase of a real turn"),
         }
     }
@@ -286,7 +271,7 @@ impl Blow {
             self.model.open_gate(&self.gate());
             std::fs::write(self.project.join(self.gate()), "").unwrap();
         }
-        self.human.may_answer.send_replace(true);
+        self.human.may_answer();
     }
 
     async fn relieve(&self) {
