@@ -165,9 +165,24 @@ impl ClientBuilder {
     /// If the address is not a plain `http` or `https` URL, or the credentials cannot be sent.
     pub fn build(self) -> Result<OpenCodeClient, ApiError> {
         let invalid = |error: InvalidInput| ApiError::new("set up the client", error);
+        self.check_durations().map_err(invalid)?;
         let base = parse_base_url(&self.base_url.0).map_err(invalid)?;
         let auth = self.credentials.as_ref().map(Credentials::header).transpose().map_err(invalid)?;
         OpenCodeClient::assemble(Endpoint::new(base), auth, self.http, self.feed)
+    }
+
+    fn check_durations(&self) -> Result<(), InvalidInput> {
+        let (http, feed) = (&self.http, &self.feed);
+        InvalidInput::check_durations(&[
+            ("connect_timeout", http.connect_timeout),
+            ("answer_timeout", http.answer_timeout),
+            ("read_timeout", http.read_timeout),
+            ("ready_timeout", feed.ready_timeout),
+            ("silence", feed.silence),
+            ("silence_without_heartbeat", feed.silence_without_heartbeat),
+            ("backoff", feed.backoff),
+            ("max_backoff", feed.max_backoff),
+        ])
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) struct Driven {
     pub(super) delivery: Delivery,
     /// The server cannot have died meanwhile.
     pub(super) unbroken: bool,
+    /// Whether the event stream was open at the end.
+    pub(super) stream_open: bool,
     pub(super) abort: Option<AbortReport>,
     /// Why the last submission failed, or the session could not be read.
     pub(super) cause: Option<ApiError>,
@@ -79,6 +81,10 @@ pub(super) struct Driver<'a> {
     stream_lost: bool,
     /// The requests that have been dealt with.
     requests: HashSet<RequestId>,
+    /// Those of them that somebody has answered.
+    closed: HashSet<RequestId>,
+    /// Those that were open when the read under way began.
+    open_before_read: Vec<RequestId>,
     abort: Option<AbortReport>,
     wishes: Vec<AbortWish>,
     cause: Option<ApiError>,
@@ -116,6 +122,8 @@ impl<'a> Driver<'a> {
             facts: Facts::default(),
             stream_lost: false,
             requests: HashSet::new(),
+            closed: HashSet::new(),
+            open_before_read: Vec::new(),
             abort: None,
             wishes: Vec::new(),
             cause: None,
@@ -128,15 +136,20 @@ impl<'a> Driver<'a> {
     ///
     /// # Cancel safety
     /// Dropping it leaves the server's run alone.
-    pub(super) async fn run(mut self, connected: bool, stop: &mut mpsc::Receiver<AbortWish>) -> Driven {
+    pub(super) async fn run(
+        mut self,
+        connected: Option<bool>,
+        stop: &mut mpsc::Receiver<AbortWish>,
+    ) -> Driven {
         // The stream tells of new descendants, not of those that there are.
         for child in self.session.live().tree.children() {
             self.subscription.follow(child);
         }
         self.look();
         let mut ended = None;
-        if connected {
-            ended = self.feed(vec![Input::StreamOpened]);
+        if let Some(open) = connected {
+            self.stream_lost = !open;
+            ended = self.feed(vec![if open { Input::StreamOpened } else { Input::StreamLost }]);
         }
         let ended = loop {
             if let Some(ended) = ended.take() {
@@ -169,7 +182,8 @@ impl<'a> Driver<'a> {
         if let End::Turn(ended) = &end {
             debug!(session = %self.session.id, ?ended, kicks = self.turn.kicks(), "turn over");
             match ended {
-                Ended::Limit(_) | Ended::Stopped(_) => {
+                Ended::NotStarted { .. } if self.abort.is_none() => {}
+                Ended::Limit(_) | Ended::Stopped(_) | Ended::NotStarted { .. } => {
                     // What the abort left behind; best effort, since the server may be the reason for all this.
                     let reader = self.reader();
                     let read = Read { messages: true, status: false, tree: self.facts.descendant_open };
@@ -183,7 +197,7 @@ impl<'a> Driver<'a> {
                     }
                 }
                 Ended::Interrupted => self.settle(),
-                Ended::Settled | Ended::NotStarted { .. } | Ended::NotDelivered(_) | Ended::SessionGone => {}
+                Ended::Settled | Ended::NotDelivered(_) | Ended::SessionGone => {}
             }
         }
         // The turn ended before it could be aborted; the wish was for the session, and nothing else runs in it yet.
@@ -191,11 +205,15 @@ impl<'a> Driver<'a> {
             let report = abort_tree(self.api, self.session.id.clone(), self.sessions()).await;
             self.grant(&report);
         }
-        self.reporter.catch_up(&self.session.live().state);
+        self.admit_untold();
+        if self.prompt.is_some() || self.reporter.can_catch_up() {
+            self.reporter.catch_up(&self.session.live().state);
+        }
         Driven {
             ended: end,
             delivery: self.turn.delivery(),
             unbroken: self.turn.is_unbroken(),
+            stream_open: self.turn.is_stream_open(),
             abort: self.abort,
             cause: self.cause,
         }
@@ -231,6 +249,7 @@ impl<'a> Driver<'a> {
                     Action::Read(read) => {
                         self.terms.counters.turns.polls.increment();
                         let reader = self.reader();
+                        self.open_before_read = self.requests.difference(&self.closed).cloned().collect();
                         self.work.push(reader.read(read).map(Done::Read).boxed());
                     }
                     Action::Abort => {
@@ -294,11 +313,12 @@ impl<'a> Driver<'a> {
                 vec![Input::AbortDone]
             }
             Done::Answered(Answered { request, human, fail }) => {
+                let closed = self.closed.contains(&request);
                 let mut inputs = Vec::new();
                 if human {
                     inputs.push(Input::HumanAnswered(request));
                 }
-                if fail {
+                if fail && !closed {
                     inputs.push(Input::Stop(Stop::Refused));
                 }
                 inputs
@@ -336,11 +356,11 @@ impl<'a> Driver<'a> {
         let found = !observed.new_sessions.is_empty();
         self.tell(observed);
         self.look();
-        let mut inputs = Vec::new();
-        for request in permissions {
+        let mut inputs = self.close_unlisted(permissions.as_deref(), questions.as_deref());
+        for request in permissions.into_iter().flatten() {
             inputs.extend(self.permission(request));
         }
-        for request in questions {
+        for request in questions.into_iter().flatten() {
             inputs.extend(self.question(request));
         }
         inputs.push(Input::ReadDone { status, progress });
@@ -356,8 +376,9 @@ impl<'a> Driver<'a> {
         let mut observed = Observed::default();
         let mut ended = Ok(());
         let mut next = Some(first);
-        for _ in 0..BATCH {
-            let Some(signal) = next else { break };
+        let mut n_signals = 0;
+        while let Some(signal) = next.take() {
+            n_signals += 1;
             match signal {
                 FeedSignal::Connected => {
                     if std::mem::take(&mut self.stream_lost) {
@@ -376,7 +397,7 @@ impl<'a> Driver<'a> {
                     if std::mem::take(&mut self.stream_lost) {
                         self.reporter.send(Update::StreamRestored);
                     } else {
-                        inputs.push(Input::StreamLost);
+                        inputs.push(Input::Gap);
                     }
                     inputs.push(Input::StreamOpened);
                 }
@@ -399,7 +420,10 @@ impl<'a> Driver<'a> {
                     inputs.extend(self.event(&event));
                 }
             }
-            next = self.subscription.next().now_or_never();
+            // What is taken out of the queue is taken in.
+            if n_signals < BATCH {
+                next = self.subscription.next().now_or_never();
+            }
         }
         self.look();
         self.report(observed);
@@ -426,14 +450,31 @@ impl<'a> Driver<'a> {
             EventPayload::PermissionAsked(request) => self.permission(request.clone()),
             EventPayload::QuestionAsked(request) => self.question(request.clone()),
             EventPayload::PermissionReplied { request_id, .. }
-            | EventPayload::QuestionClosed { request_id, .. } => {
-                if self.requests.contains(request_id) {
-                    self.reporter.send(Update::RequestClosed(request_id.clone()));
-                }
-                Some(Input::HumanAnswered(request_id.clone()))
-            }
+            | EventPayload::QuestionClosed { request_id, .. } => Some(self.close(request_id)),
             _ => None,
         }
+    }
+
+    /// Takes in that a request needs no answer any more.
+    fn close(&mut self, request: &RequestId) -> Input {
+        if self.requests.contains(request) && self.closed.insert(request.clone()) {
+            self.reporter.send(Update::RequestClosed(request.clone()));
+        }
+        Input::HumanAnswered(request.clone())
+    }
+
+    /// Closes what was open before a read and is pending no more: its answer was not heard.
+    fn close_unlisted(
+        &mut self,
+        permissions: Option<&[PermissionRequest]>,
+        questions: Option<&[QuestionRequest]>,
+    ) -> Vec<Input> {
+        let (Some(permissions), Some(questions)) = (permissions, questions) else { return Vec::new() };
+        let listed =
+            permissions.iter().map(|request| &request.id).chain(questions.iter().map(|request| &request.id));
+        let listed: HashSet<&RequestId> = listed.collect();
+        let open = std::mem::take(&mut self.open_before_read);
+        open.iter().filter(|request| !listed.contains(request)).map(|request| self.close(request)).collect()
     }
 
     fn status(&self, session: &SessionId, activity: Activity) -> Option<Input> {
@@ -507,9 +548,17 @@ impl<'a> Driver<'a> {
                 .collect()
         };
         self.reporter.observed(observed, messages);
+        self.admit_untold();
         // All that was folded has been told or missed by now.
         if self.reporter.can_catch_up() {
             self.reporter.catch_up(&self.session.live().state);
+        }
+    }
+
+    /// What was loaded meanwhile is in the state, and in no update.
+    fn admit_untold(&mut self) {
+        if std::mem::take(&mut self.session.live().untold) {
+            self.reporter.miss();
         }
     }
 

@@ -1,18 +1,23 @@
 //! What all clones of a manager share, and how a prompt runs from its place in the line to its result.
 
 use std::{
+    future::pending,
+    num::NonZeroU32,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use serde_json::{Map, json};
-use tokio::{sync::mpsc, time::sleep};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, sleep_until},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     AbortReport, Completion, ConversationSessionMeta, CreateTaskSession, PromptError, PromptExecutionResult,
     PromptInput, PromptSubmission, SessionError, WhenBusy,
-    driver::{Driven, Driver, End, Terms, abort_tree},
+    driver::{AbortWish, Driven, Driver, End, Terms, abort_tree},
     line::{Place, Turnstile},
     mint::{self, Mint},
     options::ManagerOptions,
@@ -25,7 +30,7 @@ use crate::{
     client::{ApiError, Directory, DirectoryClient, OpenCodeClient, SessionFilter},
     conversation::Usage,
     ids::{SessionId, TaskId},
-    turn::{Delivery, Ended, TimeoutAction, WaitOptions},
+    turn::{Delivery, Ended, Limit, TimeoutAction, WaitOptions},
     wire::{CreateSession, Message, ModelRef, PromptPart, PromptRequest, SessionInfo},
 };
 /// How often the making of a session is tried.
@@ -34,6 +39,8 @@ const CREATE_ATTEMPTS: u32 = 4;
 const CREATE_PAUSE: Duration = Duration::from_millis(250);
 /// How many calls may wait for the same turn to be aborted; more abort by themselves.
 const ABORT_WISHES: usize = 16;
+/// A session whose making was not confirmed is looked for among this many, the server's newest.
+const MAX_CREATED: u32 = 1000;
 /// Where a session's metadata says which call made it.
 const TAG: &str = "conductor";
 
@@ -202,21 +209,50 @@ impl Inner {
         input: &PromptInput,
         session: &Session,
         parts: Vec<PromptPart>,
+        reporter: Reporter,
+        delivery: &mut Delivery,
+    ) -> Result<PromptExecutionResult, PromptError> {
+        let (stopper, mut stop) = mpsc::channel(ABORT_WISHES);
+        {
+            let mut live = session.live();
+            live.stop = Some(stopper);
+            live.turns += 1;
+            live.untold = false;
+        }
+        let result = self.submit_and_wait(input, session, parts, reporter, delivery, &mut stop).await;
+        // Wishes that came too late for this turn are granted before the next one begins, which they do not mean.
+        stop.close();
+        if let Ok(first) = stop.try_recv() {
+            let report = self.abort(session).await;
+            for wish in std::iter::once(first).chain(std::iter::from_fn(|| stop.try_recv().ok())) {
+                drop(wish.send(report.clone()));
+            }
+        }
+        result
+    }
+
+    async fn submit_and_wait(
+        &self,
+        input: &PromptInput,
+        session: &Session,
+        parts: Vec<PromptPart>,
         mut reporter: Reporter,
         delivery: &mut Delivery,
+        stop: &mut mpsc::Receiver<AbortWish>,
     ) -> Result<PromptExecutionResult, PromptError> {
         let api = self.client.directory(&session.directory);
         let mut subscription = api.subscribe(&session.id);
-        let (stopper, mut stop) = mpsc::channel(ABORT_WISHES);
-        session.live().stop = Some(stopper);
-        let terms = self.terms(input.limits(&self.options.wait));
+        let mut terms = self.terms(input.limits(&self.options.wait));
+        let deadline = terms.wait.deadline.map(|limit| Instant::now() + limit);
 
         let at_rest = session.live().at_rest;
+        let mut connected = None;
         if !at_rest {
             let wait = terms.wait.clone().on_limit(TimeoutAction::Leave);
             let terms = Terms { wait, ..self.terms(WaitOptions::default()) };
             let driver = Driver::new(&api, session, &terms, None, &mut subscription, &mut reporter);
-            let rest = driver.run(false, &mut stop).await;
+            let rest = driver.run(None, stop).await;
+            connected = Some(rest.stream_open);
             self.came_to_rest(session, &rest.ended)?;
         }
 
@@ -227,7 +263,24 @@ impl Inner {
             live.tree.messages(&session.id).next_back().map(|message| message.info.time().created)
         };
         let mut request = PromptRequest::new(self.mint.message(newest), parts);
-        request.model = self.model(&api, session, input.model.clone()).await;
+        let too_late = async {
+            match deadline {
+                Some(deadline) => sleep_until(deadline).await,
+                None => pending().await,
+            }
+        };
+        request.model = tokio::select! {
+            model = self.model(&api, session, input.model.clone()) => model,
+            Some(wish) = stop.recv() => {
+                drop(wish.send(self.abort(session).await));
+                return Err(PromptError::Aborted { session: session.id.clone(), delivery: Delivery::NotSent });
+            }
+            () = too_late => {
+                let session = session.id.clone();
+                let (limit, delivery) = (Limit::Deadline, Delivery::NotSent);
+                return Err(PromptError::TimedOut { session, limit, delivery, abort: None });
+            }
+        };
         request.agent = input
             .agent
             .clone()
@@ -243,8 +296,10 @@ impl Inner {
             prompt: prompt_text(&request.parts),
             submitted_at: mint::now().into(),
         };
+        // What is left of it.
+        terms.wait.deadline = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let driver = Driver::new(&api, session, &terms, Some(&request), &mut subscription, &mut reporter);
-        let turn = driver.run(!at_rest, &mut stop).await;
+        let turn = driver.run(connected, stop).await;
         self.conclude(session, submission, turn)
     }
 
@@ -299,7 +354,7 @@ impl Inner {
         submission: PromptSubmission,
         driven: Driven,
     ) -> Result<PromptExecutionResult, PromptError> {
-        let Driven { ended, delivery, unbroken, abort, cause } = driven;
+        let Driven { ended, delivery, unbroken, abort, cause, stream_open: _ } = driven;
         let id = session.id.clone();
         let (messages, usage_by_session, conversation) = {
             let mut live = session.live();
@@ -377,7 +432,10 @@ fn prompt_text(parts: &[PromptPart]) -> String {
 }
 
 async fn find_tagged(api: &DirectoryClient, nonce: &str) -> Result<Option<SessionInfo>, ApiError> {
-    let sessions = api.sessions(&SessionFilter::default()).await?.items;
+    // The newest come first.
+    let filter =
+        SessionFilter { limit: NonZeroU32::new(MAX_CREATED), roots: true, ..SessionFilter::default() };
+    let sessions = api.sessions(&filter).await?.items;
     let tagged = |session: &SessionInfo| {
         session
             .metadata

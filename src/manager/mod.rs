@@ -353,7 +353,7 @@ impl ConversationManager {
         let mut subscription = api.subscribe(&session.id);
         let terms = self.inner.terms(options);
         let driven = Driver::new(&api, &session, &terms, None, &mut subscription, &mut Reporter::silent())
-            .run(false, &mut mpsc::channel(1).1)
+            .run(None, &mut mpsc::channel(1).1)
             .await;
         self.inner.came_to_rest(&session, &driven.ended)?;
         if matches!(driven.ended, End::Turn(Ended::Interrupted)) {
@@ -512,15 +512,18 @@ impl ConversationManager {
         let session = self.inner.session(session, None).await?;
         let api = self.inner.client.directory(&session.directory);
         let failed = |source| server_error("loading the conversation of", &session.id, source);
+        let turns = session.live().turns;
         let status = api.session_status().await.map_err(failed)?;
         let mut open = vec![session.id.clone()];
         while let Some(id) = open.pop() {
             let list = api.messages(&id, &MessagePage::all()).await.map_err(failed)?;
             let children = api.children(&id).await.map_err(failed)?.items;
             // Nothing runs, on the server or from here, so that what is unfinished stays so.
-            let rests = status.get(&id).is_idle() && !session.line.is_taken() && list.malformed.is_empty();
-            let snapshot = if rests { Snapshot::Settled } else { Snapshot::Live };
+            let taken = session.line.is_taken();
             let mut live = session.live();
+            let rests =
+                status.get(&id).is_idle() && !taken && live.turns == turns && list.malformed.is_empty();
+            let snapshot = if rests { Snapshot::Settled } else { Snapshot::Live };
             let mut observed = live.tree.apply_messages(&id, &list.messages, snapshot);
             if rests {
                 observed.append(live.tree.settle(&id));
@@ -530,6 +533,7 @@ impl ConversationManager {
                 open.push(child.id);
             }
             live.fold(&observed);
+            live.untold |= !observed.events.is_empty();
         }
         let state = session.live().state.clone();
         Ok(state)

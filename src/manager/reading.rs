@@ -32,8 +32,9 @@ pub(super) struct Reading {
     pub(super) status: Option<StatusMap>,
     pub(super) children: Vec<SessionInfo>,
     pub(super) of_children: Vec<(SessionId, Messages)>,
-    pub(super) permissions: Vec<PermissionRequest>,
-    pub(super) questions: Vec<QuestionRequest>,
+    /// What is pending; nothing where nobody looked, or the server does not tell.
+    pub(super) permissions: Option<Vec<PermissionRequest>>,
+    pub(super) questions: Option<Vec<QuestionRequest>>,
 }
 
 /// A run of a session's newest messages, oldest first.
@@ -149,10 +150,10 @@ fn unless_missing<T>(
 }
 
 /// What is pending; nothing on servers before 1.1, which do not know the route and answer with a page.
-fn unless_unknown<T>(read: Result<Decoded<T>, ApiError>) -> Result<Vec<T>, ApiError> {
+fn unless_unknown<T>(read: Result<Decoded<T>, ApiError>) -> Result<Option<Vec<T>>, ApiError> {
     match read {
-        Ok(list) => Ok(list.items),
-        Err(error) if error.status().is_some_and(|status| status < 500) => Ok(Vec::new()),
+        Ok(list) => Ok(Some(list.items)),
+        Err(error) if error.status().is_some_and(|status| status < 500) => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
 use tokio::sync::mpsc;
@@ -75,6 +75,10 @@ pub(super) struct Live {
     pub(super) agent: Option<String>,
     /// The session is known to be at rest, so that a prompt may be sent without looking.
     pub(super) at_rest: bool,
+    /// How many turns have begun, so that what was read before one is not taken for what came of it.
+    pub(super) turns: u64,
+    /// Something was folded that whoever watches the turn was not told of.
+    pub(super) untold: bool,
     /// How to stop the turn that runs now.
     pub(super) stop: Option<mpsc::Sender<AbortWish>>,
 }
@@ -84,7 +88,17 @@ impl Session {
         let (id, directory) = (meta.session_id.clone(), meta.directory.clone());
         let tree = SessionTree::new(id.clone(), options);
         let state = SessionConversationState::default();
-        let live = Live { meta, tree, state, model: None, agent: None, at_rest, stop: None };
+        let live = Live {
+            meta,
+            tree,
+            state,
+            model: None,
+            agent: None,
+            at_rest,
+            turns: 0,
+            untold: false,
+            stop: None,
+        };
         Self { id, directory, line: Arc::default(), live: Mutex::new(live) }
     }
 
@@ -112,6 +126,8 @@ impl Live {
 pub(super) struct Registry {
     tasks: HashMap<TaskId, SessionId>,
     sessions: HashMap<SessionId, Arc<Session>>,
+    /// Forgotten while prompts were in flight. Whoever asks for one again gets the same, and stands in the same line.
+    fading: HashMap<SessionId, Weak<Session>>,
     in_progress: HashSet<TaskId>,
 }
 
@@ -141,14 +157,21 @@ impl Registry {
 
     /// Adds a session, or returns the one that is there already. A session that a task had before is forgotten.
     pub(super) fn add(&mut self, session: Session) -> Arc<Session> {
-        if let Some(known) = self.sessions.get(&session.id) {
-            return Arc::clone(known);
+        let meta = session.live().meta.clone();
+        if let Some(task) = meta.task_id.clone()
+            && let Some(replaced) = self.tasks.insert(task, session.id.clone())
+            && replaced != session.id
+        {
+            self.remove(&replaced);
         }
-        let task = session.live().meta.task_id.clone();
-        if let Some(replaced) = task.and_then(|task| self.tasks.insert(task, session.id.clone())) {
-            self.sessions.remove(&replaced);
+        let faded = self.fading.remove(&session.id).and_then(|faded| faded.upgrade());
+        let known = self.sessions.get(&session.id).cloned().or(faded);
+        if let Some(known) = &known
+            && meta.task_id.is_some()
+        {
+            known.live().meta = meta;
         }
-        let session = Arc::new(session);
+        let session = known.unwrap_or_else(|| Arc::new(session));
         self.sessions.insert(session.id.clone(), Arc::clone(&session));
         session
     }
@@ -176,8 +199,47 @@ impl Registry {
     }
 
     pub(super) fn forget(&mut self, session: &SessionId) -> Option<Arc<Session>> {
-        let known = self.sessions.remove(session)?;
         self.tasks.retain(|_, of_task| of_task != session);
+        self.remove(session)
+    }
+
+    fn remove(&mut self, session: &SessionId) -> Option<Arc<Session>> {
+        let known = self.sessions.remove(session)?;
+        self.fading.retain(|_, faded| faded.strong_count() > 0);
+        self.fading.insert(session.clone(), Arc::downgrade(&known));
         Some(known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(id: &str, task: Option<&str>) -> Session {
+        let info: SessionInfo = serde_json::from_value(serde_json::json!({
+            "id": id, "title": "t", "directory": "/w", "projectID": "p", "version": "1", "slug": "s",
+            "time": {"created": 1, "updated": 1}}))
+        .unwrap();
+        let mut meta = ConversationSessionMeta::of(&info, Directory::new("/w").unwrap());
+        meta.task_id = task.map(TaskId::from);
+        Session::new(meta, ConvertOptions::default(), true)
+    }
+
+    #[test]
+    fn a_session_seen_by_somebody_else_before_its_maker_has_it_still_is_the_tasks() {
+        let mut registry = Registry::default();
+        registry.add(session("ses_1", None));
+        registry.add(session("ses_1", Some("task")));
+        assert_eq!(registry.task(&TaskId::from("task")), Some(&SessionId::from("ses_1")));
+    }
+
+    #[test]
+    fn what_is_assigned_after_it_was_forgotten_can_be_forgotten() {
+        let mut registry = Registry::default();
+        let known = registry.add(session("ses_1", None));
+        registry.forget(&SessionId::from("ses_1"));
+        registry.assign(&TaskId::from("task"), &known).unwrap();
+        registry.forget(&SessionId::from("ses_1"));
+        assert_eq!(registry.task(&TaskId::from("task")), None);
     }
 }

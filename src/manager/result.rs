@@ -115,11 +115,17 @@ impl Completion {
             (Some(error), _) => Self::Failed(error.clone()),
             // An abort while the server waited for the provider leaves neither a reason nor an error.
             (None, None) => Self::Aborted,
-            // With more steps to come, nothing brings a session to rest but an abort between two of them, or the death of
-            // the server.
-            (None, Some(_)) if calls_for_more(last, parts) && unbroken => Self::Aborted,
-            (None, Some(_)) if calls_for_more(last, parts) => Self::Interrupted,
-            (None, Some("tool-calls")) => Self::Rejected,
+            // Whatever the reason given, the server goes on after calls. With more steps to come, nothing brings a session to
+            // rest but a rejection, an abort between two steps, or the death of the server.
+            (None, Some(finish)) if calls || matches!(finish, "tool-calls" | "unknown") => {
+                if parts.iter().any(is_rejected) {
+                    Self::Rejected
+                } else if unbroken {
+                    Self::Aborted
+                } else {
+                    Self::Interrupted
+                }
+            }
             (None, Some(_)) => Self::Settled,
         }
     }
@@ -150,16 +156,14 @@ impl PromptExecutionResult {
     }
 }
 
-/// Whether the server goes on after this step by itself: it called tools, and none of them was rejected.
-fn calls_for_more(step: &AssistantMessage, parts: &[Part]) -> bool {
-    let is_rejected =
-        |part: &Part| matches!(&part.body, PartBody::Tool(tool) if tool.state.status == ToolStatus::Error);
-    step.error.is_none()
-        && match step.finish.as_deref() {
-            Some("tool-calls") => !parts.iter().any(is_rejected),
-            Some("unknown") => true,
-            _ => false,
-        }
+/// Whether a tool was not allowed to run, or its question not answered, which ends a turn. With feedback for the model it does
+/// not.
+fn is_rejected(part: &Part) -> bool {
+    let PartBody::Tool(tool) = &part.body else { return false };
+    let error = tool.state.error.as_deref().unwrap_or_default();
+    tool.state.status == ToolStatus::Error
+        && (error.contains("dismissed this question")
+            || error.contains("rejected permission") && !error.contains("feedback"))
 }
 
 /// The model's steps, without summaries.
@@ -227,4 +231,46 @@ pub(super) fn usage_of(tree: &SessionTree, prompt: &MessageId) -> BTreeMap<Sessi
         }
     }
     by_session
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_session_at_rest_is_read_off_its_last_step() {
+        use Completion::*;
+        let rejected = "The user rejected permission to use this specific tool call.";
+        let corrected =
+            "The user rejected permission to use this specific tool call with the following feedback: no";
+        let cases = [
+            // A step that called tools is no end, whatever reason it gives.
+            ("tool-calls", "completed", "", true, Aborted),
+            ("tool-calls", "completed", "", false, Interrupted),
+            ("stop", "completed", "", true, Aborted),
+            ("stop", "completed", "", false, Interrupted),
+            ("tool-calls", "error", rejected, true, Rejected),
+            ("tool-calls", "error", rejected, false, Rejected),
+            ("stop", "error", rejected, true, Rejected),
+            ("tool-calls", "error", "The user dismissed this question", true, Rejected),
+            // A tool that fails by itself, or is told what to do instead, ends nothing.
+            ("tool-calls", "error", corrected, false, Interrupted),
+            ("tool-calls", "error", "File not found: /x", false, Interrupted),
+            ("tool-calls", "error", "File not found: /x", true, Aborted),
+        ];
+        for (finish, status, error, unbroken, expected) in cases {
+            let message = json!({
+                "info": {"id": "msg_2", "sessionID": "ses_1", "role": "assistant", "parentID": "msg_1",
+                    "time": {"created": 1, "completed": 2}, "modelID": "m", "providerID": "p", "cost": 0,
+                    "finish": finish, "tokens": {"input": 1, "output": 1}},
+                "parts": [{"id": "prt_1", "sessionID": "ses_1", "messageID": "msg_2", "type": "tool",
+                    "tool": "bash", "callID": "c", "state": {"status": status, "input": {}, "output": "x",
+                        "title": "", "metadata": {}, "error": error, "time": {"start": 1, "end": 2}}}]});
+            let messages = [Arc::new(serde_json::from_value(message).unwrap())];
+            let completion = Completion::of_rest(&messages, unbroken);
+            assert_eq!(completion, expected, "{finish}, {status}, {error:?}, {unbroken}");
+        }
+    }
 }

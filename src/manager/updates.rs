@@ -102,6 +102,11 @@ impl Reporter {
         }
     }
 
+    /// Something happened that the reader cannot be told of one by one.
+    pub(super) fn miss(&mut self) {
+        self.missed = true;
+    }
+
     /// Whether the reader missed something and has room to learn of it.
     pub(super) fn can_catch_up(&self) -> bool {
         self.missed && self.sender.capacity() > CAPACITY / 2
@@ -109,8 +114,9 @@ impl Reporter {
 
     /// Makes up for what the reader missed, if anything.
     pub(super) fn catch_up(&mut self, conversation: &SessionConversationState) {
-        if std::mem::take(&mut self.missed) {
-            let _ = self.sender.try_send(Update::Missed(Box::new(conversation.clone())));
+        if self.missed {
+            let told = self.sender.try_send(Update::Missed(Box::new(conversation.clone())));
+            self.missed = told.is_err();
         }
     }
 

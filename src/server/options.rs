@@ -116,6 +116,7 @@ impl LaunchOptions {
 
     pub(super) fn check(&self) -> Result<(), InvalidInput> {
         let invalid = |field, rule| Err(InvalidInput::new(field, rule));
+        InvalidInput::check_durations(&[("startup_timeout", self.startup_timeout)])?;
         if self.directory.as_deref().is_some_and(|path| !path.is_dir()) {
             return invalid("directory", "must exist");
         }

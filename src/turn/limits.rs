@@ -101,23 +101,14 @@ impl WaitOptions {
     /// # Errors
     /// If a duration is zero or longer than a year, or no step is allowed.
     pub fn validate(&self) -> Result<(), InvalidInput> {
-        const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-        let durations = [
+        InvalidInput::check_durations(&[
             ("idle_timeout", self.idle_timeout),
             ("tool_timeout", self.tool_timeout),
             ("retry_budget", self.retry_budget),
             ("start_timeout", self.start_timeout),
             ("settle_grace", self.settle_grace),
-            ("deadline", self.deadline.unwrap_or(YEAR)),
-        ];
-        for (name, value) in durations {
-            if value.is_zero() {
-                return Err(InvalidInput::new(name, "must be longer than nothing"));
-            }
-            if value > YEAR {
-                return Err(InvalidInput::new(name, "must not be longer than a year"));
-            }
-        }
+            ("deadline", self.deadline.unwrap_or(Duration::from_secs(1))),
+        ])?;
         if self.max_steps == 0 {
             return Err(InvalidInput::new("max_steps", "must be at least 1"));
         }

@@ -119,6 +119,8 @@ pub struct Turn {
     /// Submissions that an error was reported after.
     failures: u32,
     submissions: u32,
+    /// Submissions that were not answered yet.
+    unanswered: u32,
     kicks: u32,
     started_at: Duration,
     /// Gaps in the stream since the last progress.
@@ -162,6 +164,7 @@ impl Turn {
             error: None,
             failures: 0,
             submissions: 0,
+            unanswered: 0,
             kicks: 0,
             started_at: now,
             gaps: 0,
@@ -184,7 +187,13 @@ impl Turn {
 
     /// How far the prompt is known to have got.
     pub fn delivery(&self) -> Delivery {
-        self.delivery
+        // A request that is under way may arrive.
+        if self.unanswered > 0 { self.delivery.max(Delivery::Unknown) } else { self.delivery }
+    }
+
+    /// Whether the event stream is open.
+    pub fn is_stream_open(&self) -> bool {
+        matches!(self.stream, Stream::Open)
     }
 
     /// How often the prompt was submitted again because it did not start.
@@ -264,6 +273,7 @@ impl Turn {
                 self.stream = Stream::Open;
                 self.blind_polls = 0;
             }
+            Input::Gap => self.stream = Stream::Lost,
             Input::StreamLost => {
                 self.stream = Stream::Lost;
                 self.unbroken = false;
@@ -347,6 +357,7 @@ impl Turn {
     }
 
     fn submitted(&mut self, now: Duration, delivery: Delivery, actions: &mut Vec<Action>) {
+        self.unanswered = self.unanswered.saturating_sub(1);
         match delivery {
             Delivery::Accepted | Delivery::Started => {
                 self.delivery = self.delivery.max(Delivery::Accepted);
@@ -360,8 +371,9 @@ impl Turn {
             // one is due in its time.
             _ if self.phase != Phase::Submitting => self.kicks = self.kicks.saturating_sub(1),
             Delivery::Rejected => {
-                self.delivery = delivery;
-                self.finish(Ended::NotDelivered(delivery), actions);
+                // An earlier submission may have arrived all the same.
+                self.delivery = self.delivery.max(delivery);
+                self.finish(Ended::NotDelivered(self.delivery), actions);
             }
             Delivery::NotSent | Delivery::Unknown => {
                 self.delivery = self.delivery.max(delivery);
@@ -415,7 +427,9 @@ impl Turn {
         if let Some(since) = self.paused_since.take() {
             let pause = now.saturating_sub(since);
             self.paused += pause;
-            self.last_progress += pause;
+            // Whoever got an answer needs time to act on it.
+            self.last_progress = now;
+            self.expiry = None;
             self.retrying_since = self.retrying_since.map(|at| at + pause);
         }
     }
@@ -467,6 +481,7 @@ impl Turn {
 
     fn submit(&mut self, next: Phase, actions: &mut Vec<Action>) {
         self.submissions += 1;
+        self.unanswered += 1;
         self.ran = false;
         self.hinted = false;
         self.error = None;

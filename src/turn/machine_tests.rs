@@ -463,3 +463,50 @@ fn a_stop_before_submission_has_nothing_to_abort() {
     assert_eq!(bench.input(Input::Stop(Stop::Refused)), [Action::Abort]);
     assert_eq!(bench.input(Input::AbortDone), finish(Ended::Stopped(Stop::Refused)));
 }
+
+#[test]
+fn a_submission_under_way_is_not_unsent() {
+    let mut bench = Bench::new(Goal::Answer, WaitOptions::default());
+    assert_eq!(bench.input(Input::StreamOpened), [Action::Submit]);
+    assert_eq!(bench.input(Input::Stop(Stop::Aborted)), [Action::Abort]);
+    assert_eq!(bench.input(Input::AbortDone), [Action::Finish(Ended::Stopped(Stop::Aborted))]);
+    assert_ne!(bench.turn.delivery(), Delivery::NotSent, "the request is on its way");
+}
+
+#[test]
+fn a_refusal_does_not_take_back_an_unclear_submission() {
+    let mut bench = Bench::new(Goal::Answer, WaitOptions::default());
+    assert_eq!(bench.input(Input::StreamOpened), [Action::Submit]);
+    assert_eq!(bench.input(Input::Submitted(Delivery::Unknown)), [read(true, false, false)]);
+    bench.input(Input::ReadDone { status: None, progress: false });
+    assert_eq!(bench.wait(Duration::from_secs(2)), [Action::Submit]);
+    let ended = bench.input(Input::Submitted(Delivery::Rejected));
+    assert_ne!(
+        ended,
+        [Action::Finish(Ended::NotDelivered(Delivery::Rejected))],
+        "the first may have arrived"
+    );
+}
+
+#[test]
+fn an_answer_of_a_human_is_not_followed_by_a_timeout() {
+    let mut bench = Bench::accepted();
+    bench.status(Activity::Busy);
+    bench.observed(Facts { tool_running: true, ..RUNNING });
+    // The tool's limit runs out; the last look finds the request that the tool waits for.
+    let limit = WaitOptions::default().tool_timeout + Duration::from_secs(1);
+    let until = bench.now + limit;
+    while bench.now < until {
+        let actions = bench.wait(until - bench.now);
+        let Some(Action::Read(asked)) = actions.last() else { continue };
+        if asked.tree {
+            break;
+        }
+        bench.read(Activity::Busy);
+    }
+    bench.input(Input::HumanAsked(RequestId::new("per_1")));
+    assert_eq!(bench.read(Activity::Busy), []);
+    bench.now += Duration::from_secs(300);
+    let actions = bench.input(Input::HumanAnswered(RequestId::new("per_1")));
+    assert!(!actions.contains(&Action::Abort), "{actions:?}");
+}

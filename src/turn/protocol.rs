@@ -64,6 +64,8 @@ pub enum Input {
     StreamOpened,
     /// The event stream is down, or has a gap: everything must be read again.
     StreamLost,
+    /// Events were missed on a stream that stayed open: everything must be read again, but the server has not died.
+    Gap,
     /// Something was observed in the session's tree.
     Observed {
         /// Whether it brings the turn forward.

@@ -47,6 +47,8 @@ mod manager_mock;
 #[cfg(feature = "test-util")]
 mod manager_permissions;
 #[cfg(feature = "test-util")]
+mod manager_races;
+#[cfg(feature = "test-util")]
 mod manager_results;
 #[cfg(feature = "test-util")]
 mod manager_sessions;
