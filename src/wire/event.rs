@@ -265,7 +265,6 @@ impl ServerEvent {
     fn decode_stepwise(json: &str) -> Result<Self, DecodeError> {
         /// On the global stream everything else is inside `payload`.
         #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
         struct Envelope<'a> {
             #[serde(default)]
             id: Option<String>,
@@ -279,7 +278,6 @@ impl ServerEvent {
             payload: Option<&'a RawValue>,
         }
         #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
         struct WithKind<'a> {
             #[serde(borrow, rename = "type")]
             kind: Cow<'a, str>,
@@ -325,6 +323,7 @@ impl Tagged for ServerEvent {
                     payload = Some(fields.next_value_seed(Properties { kind })?);
                 }
                 Name::Other => drop(fields.next_value::<IgnoredAny>()?),
+                // Twice, or of the global stream.
                 Name::Properties | Name::Directory | Name::Payload => {
                     return Err(A::Error::custom("not a plain event"));
                 }
@@ -362,6 +361,7 @@ impl<'de> DeserializeSeed<'de> for Properties<'_> {
 }
 
 impl EventPayload {
+    /// As [`Self::read`], with a path to errors in tagged objects as well.
     fn decode(kind: &str, place: Place<'_>, json: &str) -> Result<Self, DecodeError> {
         Ok(match kind {
             "message.part.updated" => {
@@ -377,15 +377,14 @@ impl EventPayload {
         })
     }
 
+    /// Reads the properties of an event of type `kind` in one go.
     fn read<'de, D: Deserializer<'de>>(kind: &str, properties: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
         struct OfSession {
             #[serde(rename = "sessionID")]
             session: SessionId,
         }
         #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
         struct OfMessage {
             #[serde(rename = "sessionID")]
             session: SessionId,
@@ -393,7 +392,6 @@ impl EventPayload {
             message: MessageId,
         }
         #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
         struct OfPart {
             #[serde(flatten)]
             of: OfMessage,
@@ -401,7 +399,6 @@ impl EventPayload {
             part: PartId,
         }
         #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
         struct OfRequest {
             #[serde(rename = "sessionID")]
             session: SessionId,
@@ -409,14 +406,12 @@ impl EventPayload {
             request: RequestId,
         }
         #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
         struct Status {
             #[serde(rename = "sessionID")]
             session_id: SessionId,
             status: SessionStatus,
         }
         #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
         struct Failure {
             #[serde(rename = "sessionID", default)]
             session_id: Option<SessionId>,
@@ -424,7 +419,6 @@ impl EventPayload {
             error: Option<MessageError>,
         }
         #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
         struct Disposed {
             #[serde(default)]
             directory: String,

@@ -235,3 +235,77 @@ impl<'de, K: DeserializeSeed<'de>> de::Visitor<'de> for Key<K> {
         self.find(name, name.into_deserializer())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::wire::{EventPayload, Part, ServerEvent};
+
+    #[test]
+    fn the_place_of_the_tag_does_not_matter() {
+        let first = r#"{"type":"text","id":"prt_1","sessionID":"ses_1","messageID":"msg_1","text":"a\nb","new":{"x":[1]}}"#;
+        let part = Part::from_json(first).unwrap();
+        for same in [
+            r#"{"id":"prt_1","text":"a\nb","type":"text","new":{"x":[1]},"messageID":"msg_1","sessionID":"ses_1"}"#,
+            r#"{"text":"a\nb","n\u0065w":{"x":[1]},"messageID":"msg_1","sessionID":"ses_1","id":"prt_1","type":"text"}"#,
+            r#"{"new":{"x":[1]},"t\u0065xt":"a\nb","id":"p\u0072t_1","messageID":"msg_1","typ\u0065":"t\u0065xt","sessionID":"ses_1"}"#,
+        ] {
+            assert_eq!(Part::from_json(same).unwrap(), part, "{same}");
+        }
+        let unknown = r#"{"new":1,"type":"new","id":"prt_1","messageID":"msg_1","sessionID":"ses_1"}"#;
+        let again = serde_json::to_value(Part::from_json(unknown).unwrap()).unwrap();
+        assert_eq!(again, serde_json::from_str::<serde_json::Value>(unknown).unwrap());
+    }
+
+    #[test]
+    fn errors_have_a_path_wherever_the_tag_stands() {
+        let ids = r#""id":"prt_1","sessionID":"ses_1","messageID":"msg_1""#;
+        let rows = [
+            (format!(r#"{{"type":"text","text":5,{ids}}}"#), "text"),
+            (format!(r#"{{"text":5,{ids},"type":"text"}}"#), "text"),
+            (format!(r#"{{"time":{{"start":"x"}},"text":"",{ids},"type":"text"}}"#), "time.start"),
+            (r#"{"id":1,"sessionID":"ses_1","messageID":"msg_1","type":"text","text":""}"#.to_owned(), "id"),
+            (r#"{"id":"prt_1","sessionID":"ses_1","type":"text","text":""}"#.to_owned(), "."),
+            (format!(r#"{{"type":5,{ids}}}"#), "type"),
+            (format!(r#"{{"text":"",{ids}}}"#), "."),
+            (format!(r#"{{"type":"text","text":"",{ids},"type":"text"}}"#), "."),
+            (format!(r#"{{"type":"text","text":"",{ids},"id":"prt_1"}}"#), "."),
+            (r#"["text","prt_1","ses_1","msg_1",""]"#.to_owned(), "."),
+        ];
+        for (part, path) in rows {
+            assert_eq!(Part::from_json(&part).unwrap_err().path(), path, "{part}");
+            let event = format!(r#"{{"properties":{{"part":{part}}},"type":"message.part.updated"}}"#);
+            let inside = if path == "." { String::new() } else { format!(".{path}") };
+            let error = ServerEvent::from_json(&event).unwrap_err();
+            assert_eq!(
+                (error.what(), error.path()),
+                ("part", &*format!("properties.part{inside}")),
+                "{event}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_unusual_envelope_is_read_step_by_step() {
+        let idle = |json: &str| {
+            let event = ServerEvent::from_json(json).unwrap();
+            assert!(matches!(event.payload, EventPayload::SessionIdle { .. }), "{event:?}");
+            (event.id, event.directory)
+        };
+        let some = |text: &str| Some(text.to_owned());
+        let plain = r#"{"id":"evt_1","type":"session.idle","properties":{"sessionID":"ses_1"}}"#;
+        assert_eq!(idle(plain), (some("evt_1"), None));
+        assert_eq!(idle(&format!(r#"{{"directory":"/d","payload":{plain}}}"#)), (some("evt_1"), some("/d")));
+        assert_eq!(idle(&plain.replace(r#""evt_1""#, "null")), (None, None));
+        assert_eq!(idle(&plain.replace(r#""id""#, r#""directory""#)), (None, some("evt_1")));
+
+        let twice = plain.replace(r#""id":"evt_1""#, r#""properties":{}"#);
+        assert_eq!(ServerEvent::from_json(&twice).unwrap_err().path(), ".");
+        for nothing in [r#"{"type":"new"}"#, r#"{"type":"new","properties":null}"#] {
+            let EventPayload::Unknown { properties, .. } = ServerEvent::from_json(nothing).unwrap().payload
+            else {
+                panic!("{nothing} is known");
+            };
+            assert_eq!(properties, serde_json::json!({}));
+        }
+    }
+}
