@@ -1,14 +1,12 @@
 //! Decoding with a place: which element, which field, what was wrong.
 
-use std::{borrow::Cow, fmt, marker::PhantomData};
+use std::{fmt, marker::PhantomData};
 
 use serde::{
     Deserialize, Deserializer,
-    de::{self, DeserializeOwned},
+    de::{self, DeserializeOwned, DeserializeSeed},
 };
 use serde_json::value::RawValue;
-
-use super::Extra;
 
 /// How much of the offending text an error keeps.
 const SNIPPET_BYTES: usize = 200;
@@ -123,21 +121,31 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// Decodes `json`, which stands at `place`. Only a failure pays for finding its path.
+/// Decodes `json`, which stands at `place`.
 pub(super) fn decode_any<'de, T: Deserialize<'de>>(
     what: &str,
     place: Place<'_>,
     json: &'de str,
 ) -> Result<T, DecodeError> {
-    serde_json::from_str(json).map_err(|error| {
+    decode_seed(what, place, json, PhantomData)
+}
+
+/// Decodes `json`, which stands at `place`, with `seed`. Only a failure pays for finding its path.
+pub(super) fn decode_seed<'de, S: DeserializeSeed<'de> + Clone>(
+    what: &str,
+    place: Place<'_>,
+    json: &'de str,
+    seed: S,
+) -> Result<S::Value, DecodeError> {
+    let mut deserializer = serde_json::Deserializer::from_str(json);
+    let value = seed.clone().deserialize(&mut deserializer);
+    value.and_then(|value| deserializer.end().map(|()| value)).map_err(|error| {
+        let mut track = serde_path_to_error::Track::new();
         let mut deserializer = serde_json::Deserializer::from_str(json);
-        match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
+        match seed.deserialize(serde_path_to_error::Deserializer::new(&mut deserializer, &mut track)) {
             // The value alone is fine, so what follows it is not.
             Ok(_) => locate(what, place, ".", json, error),
-            Err(located) => {
-                let path = located.path().to_string();
-                locate(what, place, &path, json, located.into_inner())
-            }
+            Err(error) => locate(what, place, &track.path().to_string(), json, error),
         }
     })
 }
@@ -196,34 +204,6 @@ impl<T: DeserializeOwned> Decoded<T> {
     pub fn from_json(what: &'static str, json: &str) -> Result<Self, DecodeError> {
         decode_list(what, Place::Root, json, |place, raw, _| decode_any(what, place, raw))
     }
-}
-
-/// Collects fields, except those with these names.
-pub(super) fn extra_without<'de, D: Deserializer<'de>>(
-    names: &'static [&'static str],
-    deserializer: D,
-) -> Result<Extra, D::Error> {
-    struct Visitor(&'static [&'static str]);
-    impl<'de> de::Visitor<'de> for Visitor {
-        type Value = Extra;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an object")
-        }
-
-        fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Extra, A::Error> {
-            let mut extra = Extra::new();
-            while let Some(name) = map.next_key::<Cow<'de, str>>()? {
-                if self.0.contains(&&*name) {
-                    map.next_value::<de::IgnoredAny>()?;
-                } else {
-                    extra.insert(name.into_owned(), map.next_value()?);
-                }
-            }
-            Ok(extra)
-        }
-    }
-    deserializer.deserialize_map(Visitor(names))
 }
 
 /// Decodes one document.

@@ -2,13 +2,17 @@
 
 use std::borrow::Cow;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess},
+};
 use serde_json::{Value, value::RawValue};
 
 use super::{
     Extra, MessageError, MessageInfo, Part, SessionInfo, SessionStatus,
-    decode::{DecodeError, Object, Place, decode, decode_any},
+    decode::{DecodeError, Object, Place, decode, decode_seed},
     part::wire_struct,
+    tagged::{Fields, OneGo, Tagged},
 };
 use crate::ids::{CallId, MessageId, PartId, RequestId, SessionId};
 
@@ -251,13 +255,16 @@ impl ServerEvent {
     /// # Errors
     /// If an event of a known type is malformed; the error names it.
     pub fn from_json(json: &str) -> Result<Self, DecodeError> {
-        Self::delta_from_json(json).map_or_else(|| Self::any_from_json(json), Ok)
+        match serde_json::from_str(json) {
+            Ok(OneGo(event)) => Ok(event),
+            Err(_) => Self::decode_stepwise(json),
+        }
     }
 
-    fn any_from_json(json: &str) -> Result<Self, DecodeError> {
+    /// Decodes an event of the global stream, or one that is malformed and needs an error that says where.
+    fn decode_stepwise(json: &str) -> Result<Self, DecodeError> {
         /// On the global stream everything else is inside `payload`.
         #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
         struct Envelope<'a> {
             #[serde(default)]
             id: Option<String>,
@@ -271,8 +278,7 @@ impl ServerEvent {
             payload: Option<&'a RawValue>,
         }
         #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
-        struct Tagged<'a> {
+        struct WithKind<'a> {
             #[serde(borrow, rename = "type")]
             kind: Cow<'a, str>,
         }
@@ -288,59 +294,97 @@ impl ServerEvent {
         };
         let kind = match event.kind {
             Some(kind) => kind,
-            None => decode::<Tagged<'_>>("event", place, text)?.kind,
+            None => decode::<WithKind<'_>>("event", place, text)?.kind,
         };
         let properties = event.properties.map_or("{}", RawValue::get);
         let payload = EventPayload::decode(&kind, Place::Field(&place, "properties"), properties)?;
         Ok(Self { id: event.id, directory, payload })
     }
+}
 
-    /// Decodes a delta in one go. Nearly all events are deltas, and reading the type first means reading them twice; whatever
-    /// is not a plain delta is left to the general way, which also has the errors.
-    fn delta_from_json(json: &str) -> Option<Self> {
-        const KIND: &str = "message.part.delta";
+impl Tagged for ServerEvent {
+    const WHAT: &'static str = "event";
+    const HEAD: &'static [&'static str] = &["type", "id"];
+
+    fn read<'de, A: MapAccess<'de>>(kind: &str, fields: &mut Fields<'de, A>) -> Result<Self, A::Error> {
         #[derive(Deserialize)]
-        struct Delta<'a> {
-            #[serde(default)]
-            id: Option<String>,
-            #[serde(borrow, rename = "type")]
-            kind: Cow<'a, str>,
-            properties: Object<PartDelta>,
+        #[serde(field_identifier, rename_all = "lowercase")]
+        enum Name {
+            Properties,
+            Directory,
+            Payload,
+            #[serde(other)]
+            Other,
         }
-        // The type stands right after the event's id.
-        let head = &json.as_bytes()[..json.len().min(96)];
-        if !head.windows(KIND.len()).any(|window| window == KIND.as_bytes()) {
-            return None;
+        let mut payload = None;
+        while let Some(name) = fields.next_key()? {
+            match name {
+                Name::Properties if payload.is_none() => {
+                    payload = Some(fields.next_value_seed(Properties { kind })?);
+                }
+                Name::Other => drop(fields.next_value::<IgnoredAny>()?),
+                // Twice, or of the global stream.
+                Name::Properties | Name::Directory | Name::Payload => {
+                    return Err(A::Error::custom("not a plain event"));
+                }
+            }
         }
-        let Object(Delta { id, kind, properties: Object(properties) }) = serde_json::from_str(json).ok()?;
-        (kind == KIND).then_some(Self { id, directory: None, payload: EventPayload::PartDelta(properties) })
+        let payload = payload.ok_or_else(|| A::Error::missing_field("properties"))?;
+        Ok(Self { id: fields.head("id").map(Cow::into_owned), directory: None, payload })
+    }
+}
+
+#[derive(Deserialize)]
+struct WithInfo<T> {
+    info: T,
+}
+
+#[derive(Deserialize)]
+struct WithPart<T> {
+    part: T,
+    #[serde(default)]
+    delta: Option<String>,
+}
+
+/// The properties of an event of this type.
+#[derive(Clone, Copy)]
+struct Properties<'a> {
+    kind: &'a str,
+}
+
+impl<'de> DeserializeSeed<'de> for Properties<'_> {
+    type Value = EventPayload;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<EventPayload, D::Error> {
+        EventPayload::read(self.kind, deserializer)
     }
 }
 
 impl EventPayload {
+    /// As [`Self::read`], with a path to errors in tagged objects as well.
     fn decode(kind: &str, place: Place<'_>, json: &str) -> Result<Self, DecodeError> {
+        Ok(match kind {
+            "message.part.updated" => {
+                let with: WithPart<&RawValue> = decode(kind, place, json)?;
+                let part = Part::decode(Place::Field(&place, "part"), with.part.get())?;
+                Self::PartUpdated { part, delta: with.delta }
+            }
+            "message.updated" => {
+                let with: WithInfo<&RawValue> = decode(kind, place, json)?;
+                Self::MessageUpdated(MessageInfo::decode(Place::Field(&place, "info"), with.info.get())?)
+            }
+            _ => decode_seed(kind, place, json, Properties { kind })?,
+        })
+    }
+
+    /// Reads the properties of an event of type `kind` in one go.
+    fn read<'de, D: Deserializer<'de>>(kind: &str, properties: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
-        struct WithInfo<'a> {
-            #[serde(borrow)]
-            info: &'a RawValue,
-        }
-        #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
-        struct WithPart<'a> {
-            #[serde(borrow)]
-            part: &'a RawValue,
-            #[serde(default)]
-            delta: Option<String>,
-        }
-        #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
         struct OfSession {
             #[serde(rename = "sessionID")]
             session: SessionId,
         }
         #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
         struct OfMessage {
             #[serde(rename = "sessionID")]
             session: SessionId,
@@ -348,7 +392,6 @@ impl EventPayload {
             message: MessageId,
         }
         #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
         struct OfPart {
             #[serde(flatten)]
             of: OfMessage,
@@ -356,7 +399,6 @@ impl EventPayload {
             part: PartId,
         }
         #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
         struct OfRequest {
             #[serde(rename = "sessionID")]
             session: SessionId,
@@ -364,14 +406,12 @@ impl EventPayload {
             request: RequestId,
         }
         #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
         struct Status {
             #[serde(rename = "sessionID")]
             session_id: SessionId,
             status: SessionStatus,
         }
         #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
         struct Failure {
             #[serde(rename = "sessionID", default)]
             session_id: Option<SessionId>,
@@ -379,65 +419,73 @@ impl EventPayload {
             error: Option<MessageError>,
         }
         #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
         struct Disposed {
             #[serde(default)]
             directory: String,
         }
-        fn info<'a>(kind: &str, place: Place<'_>, json: &'a str) -> Result<&'a str, DecodeError> {
-            decode::<WithInfo<'a>>(kind, place, json).map(|with| with.info.get())
+        fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+            Object::deserialize(deserializer).map(|Object(value)| value)
         }
 
-        let session = || decode::<OfSession>(kind, place, json).map(|of| of.session);
-        let request = || decode::<OfRequest>(kind, place, json);
-        let info_place = Place::Field(&place, "info");
+        let session_info = |WithInfo { info: Object(info) }| info;
         Ok(match kind {
-            "message.part.delta" => Self::PartDelta(decode(kind, place, json)?),
+            "message.part.delta" => Self::PartDelta(object(properties)?),
             "message.part.updated" => {
-                let with: WithPart<'_> = decode(kind, place, json)?;
-                let part = Part::decode(Place::Field(&place, "part"), with.part.get())?;
-                Self::PartUpdated { part, delta: with.delta }
+                let WithPart { part: OneGo(part), delta } = object(properties)?;
+                Self::PartUpdated { part, delta }
             }
             "message.updated" => {
-                Self::MessageUpdated(MessageInfo::decode(info_place, info(kind, place, json)?)?)
+                let WithInfo { info: OneGo(info) } = object(properties)?;
+                Self::MessageUpdated(info)
             }
             "message.removed" => {
-                let OfMessage { session, message } = decode(kind, place, json)?;
+                let OfMessage { session, message } = object(properties)?;
                 Self::MessageRemoved { session_id: session, message_id: message }
             }
             "message.part.removed" => {
-                let OfPart { of, part } = decode(kind, place, json)?;
+                let OfPart { of, part } = object(properties)?;
                 Self::PartRemoved { session_id: of.session, message_id: of.message, part_id: part }
             }
-            "session.created" => Self::SessionCreated(decode(kind, info_place, info(kind, place, json)?)?),
-            "session.updated" => Self::SessionUpdated(decode(kind, info_place, info(kind, place, json)?)?),
-            "session.deleted" => Self::SessionDeleted(decode(kind, info_place, info(kind, place, json)?)?),
+            "session.created" => Self::SessionCreated(object(properties).map(session_info)?),
+            "session.updated" => Self::SessionUpdated(object(properties).map(session_info)?),
+            "session.deleted" => Self::SessionDeleted(object(properties).map(session_info)?),
             "session.status" => {
-                let Status { session_id, status } = decode(kind, place, json)?;
+                let Status { session_id, status } = object(properties)?;
                 Self::SessionStatus { session_id, status }
             }
-            "session.idle" => Self::SessionIdle { session_id: session()? },
+            "session.idle" => {
+                let OfSession { session: session_id } = object(properties)?;
+                Self::SessionIdle { session_id }
+            }
             "session.error" => {
-                let Failure { session_id, error } = decode(kind, place, json)?;
+                let Failure { session_id, error } = object(properties)?;
                 Self::SessionError { session_id, error }
             }
-            "session.compacted" => Self::SessionCompacted { session_id: session()? },
-            "permission.asked" | "permission.updated" => Self::PermissionAsked(decode(kind, place, json)?),
+            "session.compacted" => {
+                let OfSession { session: session_id } = object(properties)?;
+                Self::SessionCompacted { session_id }
+            }
+            "permission.asked" | "permission.updated" => Self::PermissionAsked(object(properties)?),
             "permission.replied" => {
-                let OfRequest { session: session_id, request: request_id } = request()?;
+                let OfRequest { session: session_id, request: request_id } = object(properties)?;
                 Self::PermissionReplied { session_id, request_id }
             }
-            "question.asked" => Self::QuestionAsked(decode(kind, place, json)?),
+            "question.asked" => Self::QuestionAsked(object(properties)?),
             "question.replied" | "question.rejected" => {
-                let OfRequest { session: session_id, request: request_id } = request()?;
+                let OfRequest { session: session_id, request: request_id } = object(properties)?;
                 Self::QuestionClosed { session_id, request_id }
             }
-            "server.connected" => Self::ServerConnected,
-            "server.heartbeat" => Self::ServerHeartbeat,
+            "server.connected" => IgnoredAny::deserialize(properties).map(|_| Self::ServerConnected)?,
+            "server.heartbeat" => IgnoredAny::deserialize(properties).map(|_| Self::ServerHeartbeat)?,
             "server.instance.disposed" => {
-                Self::InstanceDisposed { directory: decode::<Disposed>(kind, place, json)?.directory }
+                let Disposed { directory } = object(properties)?;
+                Self::InstanceDisposed { directory }
             }
-            _ => Self::Unknown { kind: kind.to_owned(), properties: decode_any(kind, place, json)? },
+            _ => {
+                // Nothing is as good as no properties.
+                let properties = Option::deserialize(properties)?.unwrap_or_else(|| Extra::new().into());
+                Self::Unknown { kind: kind.to_owned(), properties }
+            }
         })
     }
 

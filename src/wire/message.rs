@@ -1,14 +1,16 @@
 //! Messages: who said it, when, and how it ended.
 
-use std::borrow::Cow;
-
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Map, Value, value::RawValue};
+use serde::{
+    Deserialize, Serialize,
+    de::{MapAccess, value::MapAccessDeserializer},
+};
+use serde_json::{Value, value::RawValue};
 
 use super::{
     Extra, Part,
-    decode::{DecodeError, Decoded, Place, decode, decode_list, deserialize_by_from_json, extra_without},
+    decode::{DecodeError, Decoded, Object, Place, decode, decode_list, deserialize_by_from_json},
     part::wire_struct,
+    tagged::{Fields, OneGo, Tagged},
 };
 use crate::{
     ids::{MessageId, SessionId},
@@ -40,8 +42,6 @@ pub enum MessageInfo {
 }
 
 wire_struct! {
-    [without "without_role"]
-
     /// A prompt, or something the server put in its place.
     UserMessage {
         /// The message's id; the client may choose it.
@@ -150,11 +150,6 @@ wire_struct! {
     }
 }
 
-/// Collects the unknown fields of a message; its role is known.
-fn without_role<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Extra, D::Error> {
-    extra_without(&["role"], deserializer)
-}
-
 /// A message of a role that this version does not know.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
@@ -258,33 +253,30 @@ impl MessageInfo {
     pub fn from_json(json: &str) -> Result<Self, DecodeError> {
         Self::decode(Place::Root, json)
     }
+}
 
-    pub(super) fn decode(place: Place<'_>, json: &str) -> Result<Self, DecodeError> {
+impl Tagged for MessageInfo {
+    const WHAT: &'static str = "message";
+    const HEAD: &'static [&'static str] = &["role"];
+
+    fn read<'de, A: MapAccess<'de>>(role: &str, fields: &mut Fields<'de, A>) -> Result<Self, A::Error> {
         #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
-        struct Head<'a> {
-            #[serde(borrow)]
-            role: Cow<'a, str>,
-        }
-        #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
-        struct Rest {
+        struct Other {
             id: MessageId,
             #[serde(rename = "sessionID")]
             session_id: SessionId,
-            role: String,
             #[serde(default)]
             time: MessageTime,
             #[serde(flatten)]
-            raw: Map<String, Value>,
+            raw: Extra,
         }
-        let head: Head<'_> = decode("message", place, json)?;
-        Ok(match &*head.role {
-            "user" => Self::User(decode("message", place, json)?),
-            "assistant" => Self::Assistant(decode("message", place, json)?),
+        let body = MapAccessDeserializer::new(fields);
+        Ok(match role {
+            "user" => Self::User(Deserialize::deserialize(body)?),
+            "assistant" => Self::Assistant(Deserialize::deserialize(body)?),
             _ => {
-                let Rest { id, session_id, role, time, raw } = decode("message", place, json)?;
-                Self::Unknown(UnknownMessage { id, session_id, role, time, raw })
+                let Other { id, session_id, time, raw } = Other::deserialize(body)?;
+                Self::Unknown(UnknownMessage { id, session_id, role: role.to_owned(), time, raw })
             }
         })
     }
@@ -326,6 +318,15 @@ impl Message {
             info: &'a RawValue,
             #[serde(borrow, default)]
             parts: Vec<&'a RawValue>,
+        }
+        #[derive(Deserialize)]
+        struct Whole {
+            info: OneGo<MessageInfo>,
+            #[serde(default)]
+            parts: Vec<OneGo<Part>>,
+        }
+        if let Ok(Object(Whole { info: OneGo(info), parts })) = serde_json::from_str(json) {
+            return Ok(Self { info, parts: parts.into_iter().map(|OneGo(part)| part).collect() });
         }
         let raw: Raw<'_> = decode("message", place, json)?;
         let info = MessageInfo::decode(Place::Field(&place, "info"), raw.info.get())?;

@@ -4,8 +4,8 @@
 //! or field is carried raw, so that a newer server never breaks an older client. A *known* thing that is malformed is a
 //! [`DecodeError`] that names the JSON path, and one bad element of a list does not sink the others ([`Decoded`]).
 //!
-//! Objects told apart by a tag (`type`, `role`) are decoded in two steps, tag first. Serde's own untagged fallback would
-//! report a malformed known part only as "did not match any variant".
+//! Objects told apart by a tag (`type`, `role`) are decoded by hand. Serde's own untagged fallback would report a malformed
+//! known part only as "did not match any variant".
 
 mod decode;
 mod event;
@@ -15,6 +15,7 @@ mod number;
 mod part;
 mod request;
 mod session;
+mod tagged;
 
 #[cfg(feature = "client")]
 pub(crate) use decode::from_json;

@@ -1,13 +1,15 @@
 //! Parts: what a message is made of.
 
-use std::borrow::Cow;
-
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Map, Value};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{Error as _, MapAccess, value::MapAccessDeserializer},
+};
+use serde_json::Value;
 
 use super::{
     Extra, MessageError, ModelRef, Tokens,
-    decode::{DecodeError, Place, decode, deserialize_by_from_json, extra_without},
+    decode::{DecodeError, Place, deserialize_by_from_json},
+    tagged::{Fields, Tagged},
 };
 use crate::{
     ids::{CallId, MessageId, PartId, SessionId},
@@ -81,18 +83,11 @@ impl UnknownPart {
     }
 }
 
-/// Declares structs that keep the fields they do not know. With `without`, a function in whose place serde would collect
-/// them, some are left out.
+/// Declares structs that keep the fields they do not know.
 macro_rules! wire_struct {
-    ([without $without:literal] $($items:tt)*) => {
-        $crate::wire::part::wire_struct!(@each ($without) $($items)*);
-    };
-    (@each $without:tt $($(#[$meta:meta])* $name:ident $fields:tt)*) => {
-        $($crate::wire::part::wire_struct!(@one $without $(#[$meta])* $name $fields);)*
-    };
-    (@one ($($without:literal)?) $(#[$meta:meta])* $name:ident {
+    ($($(#[$meta:meta])* $name:ident {
         $($(#[$field_meta:meta])* $field:ident: $ty:ty,)*
-    }) => {
+    })*) => {$(
         $(#[$meta])*
         #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -100,19 +95,14 @@ macro_rules! wire_struct {
         pub struct $name {
             $($(#[$field_meta])* pub $field: $ty,)*
             /// Fields that this version does not know.
-            #[serde(flatten $(, deserialize_with = $without)?)]
+            #[serde(flatten)]
             pub extra: Extra,
         }
-    };
-    ($($items:tt)*) => {
-        $crate::wire::part::wire_struct!(@each () $($items)*);
-    };
+    )*};
 }
 pub(super) use wire_struct;
 
 wire_struct! {
-    [without "without_head"]
-
     /// Text of the user or of the model.
     TextPart {
         /// The text; while it streams the server's lists show it empty.
@@ -385,21 +375,6 @@ fn session_in_text(text: &str) -> Option<SessionId> {
     })
 }
 
-/// What all parts have in common.
-#[derive(Deserialize)]
-#[serde(expecting = "an object")]
-struct Head<'a> {
-    id: PartId,
-    #[serde(rename = "sessionID")]
-    session_id: SessionId,
-    #[serde(rename = "messageID")]
-    message_id: MessageId,
-    #[serde(borrow, rename = "type")]
-    kind: Cow<'a, str>,
-}
-
-const HEAD_FIELDS: [&str; 4] = ["id", "sessionID", "messageID", "type"];
-
 impl Part {
     /// A part of a message.
     pub fn new(id: PartId, session_id: SessionId, message_id: MessageId, body: PartBody) -> Self {
@@ -413,37 +388,46 @@ impl Part {
     pub fn from_json(json: &str) -> Result<Self, DecodeError> {
         Self::decode(Place::Root, json)
     }
+}
 
-    pub(super) fn decode(place: Place<'_>, json: &str) -> Result<Self, DecodeError> {
-        let head: Head<'_> = decode("part", place, json)?;
-        let body = match &*head.kind {
-            "text" => PartBody::Text(decode("part", place, json)?),
-            "reasoning" => PartBody::Reasoning(decode("part", place, json)?),
-            "tool" => PartBody::Tool(Box::new(decode("part", place, json)?)),
-            "file" => PartBody::File(decode("part", place, json)?),
-            "step-start" => PartBody::StepStart(decode("part", place, json)?),
-            "step-finish" => PartBody::StepFinish(decode("part", place, json)?),
-            "snapshot" => PartBody::Snapshot(decode("part", place, json)?),
-            "patch" => PartBody::Patch(decode("part", place, json)?),
-            "agent" => PartBody::Agent(decode("part", place, json)?),
-            "subtask" => PartBody::Subtask(decode("part", place, json)?),
-            "compaction" => PartBody::Compaction(decode("part", place, json)?),
-            "retry" => PartBody::Retry(decode("part", place, json)?),
-            _ => {
-                let mut raw: Map<String, Value> = decode("part", place, json)?;
-                for field in &HEAD_FIELDS[..3] {
-                    raw.remove(*field);
-                }
-                PartBody::Unknown(UnknownPart { raw })
-            }
-        };
-        Ok(Self { id: head.id, session_id: head.session_id, message_id: head.message_id, body })
+impl Tagged for Part {
+    const WHAT: &'static str = "part";
+    const HEAD: &'static [&'static str] = &["type", "id", "sessionID", "messageID"];
+
+    fn read<'de, A: MapAccess<'de>>(kind: &str, fields: &mut Fields<'de, A>) -> Result<Self, A::Error> {
+        let body = PartBody::read(kind, MapAccessDeserializer::new(&mut *fields))?;
+        let mut id = |name| fields.head(name).ok_or_else(|| A::Error::missing_field(name));
+        Ok(Self {
+            id: PartId::new(id("id")?),
+            session_id: SessionId::new(id("sessionID")?),
+            message_id: MessageId::new(id("messageID")?),
+            body,
+        })
     }
 }
 
-/// Collects the unknown fields of a part; what all parts have in common is known.
-fn without_head<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Extra, D::Error> {
-    extra_without(&HEAD_FIELDS, deserializer)
+impl PartBody {
+    fn read<'de, D: Deserializer<'de>>(kind: &str, body: D) -> Result<Self, D::Error> {
+        Ok(match kind {
+            "text" => Self::Text(Deserialize::deserialize(body)?),
+            "reasoning" => Self::Reasoning(Deserialize::deserialize(body)?),
+            "tool" => Self::Tool(Deserialize::deserialize(body)?),
+            "file" => Self::File(Deserialize::deserialize(body)?),
+            "step-start" => Self::StepStart(Deserialize::deserialize(body)?),
+            "step-finish" => Self::StepFinish(Deserialize::deserialize(body)?),
+            "snapshot" => Self::Snapshot(Deserialize::deserialize(body)?),
+            "patch" => Self::Patch(Deserialize::deserialize(body)?),
+            "agent" => Self::Agent(Deserialize::deserialize(body)?),
+            "subtask" => Self::Subtask(Deserialize::deserialize(body)?),
+            "compaction" => Self::Compaction(Deserialize::deserialize(body)?),
+            "retry" => Self::Retry(Deserialize::deserialize(body)?),
+            _ => {
+                let mut raw = Extra::deserialize(body)?;
+                raw.insert("type".to_owned(), kind.into());
+                Self::Unknown(UnknownPart { raw })
+            }
+        })
+    }
 }
 
 deserialize_by_from_json!(Part);
