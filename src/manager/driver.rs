@@ -180,7 +180,7 @@ impl<'a> Driver<'a> {
     async fn wind_up(mut self, end: End) -> Driven {
         self.terms.counters.turns.kicks.add(self.turn.kicks() as usize);
         if let End::Turn(ended) = &end {
-            debug!(session = %self.session.id, ?ended, kicks = self.turn.kicks(), "turn over");
+            debug!(session = %self.session.id, ended = ended.name(), kicks = self.turn.kicks(), "turn over");
             match ended {
                 Ended::NotStarted { .. } if self.abort.is_none() => {}
                 Ended::Limit(_) | Ended::Stopped(_) | Ended::NotStarted { .. } => {

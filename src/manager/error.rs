@@ -123,7 +123,8 @@ pub enum PromptError {
     /// The server refuses the credentials.
     #[error("the server refuses the credentials")]
     Unauthorized,
-    /// The manager was shut down, or the waiting was given up. The server's run goes on.
+    /// The manager was shut down, or the waiting was given up. The server's run goes on, unless the prompt wants to be aborted
+    /// with it.
     #[error("waiting for session {session} was given up")]
     GivenUp {
         /// The session.
@@ -155,7 +156,9 @@ impl PromptError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Busy { .. } | Self::NotAtRest { .. } | Self::TimedOut { .. } | Self::GivenUp { .. } => true,
-            Self::NotDelivered { delivery, .. } => *delivery != Delivery::Rejected,
+            Self::NotDelivered { delivery, source, .. } => {
+                *delivery != Delivery::Rejected || source.as_ref().is_some_and(ApiError::is_retryable)
+            }
             Self::NotStarted { error, .. } => error.is_none(),
             Self::Session(SessionError::Server { source, .. }) => source.is_retryable(),
             Self::Session(_)

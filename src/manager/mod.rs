@@ -161,7 +161,8 @@ impl ConversationManager {
 
     /// Makes the session of a task.
     ///
-    /// A lost response does not make a second session: the session carries a tag by which it is found again.
+    /// A lost response does not make a second session: the session carries a tag by which it is found again. A server that
+    /// keeps no metadata cannot be asked for it, and one that is still making the first session cannot know of it.
     ///
     /// # Errors
     /// If the input is not valid, the task has a session already, or the server cannot make one.
@@ -619,7 +620,8 @@ impl ConversationManager {
         self.inner.registry().forget(session);
     }
 
-    /// Gives up all waiting, joins all tasks and closes all connections. The server's runs go on.
+    /// Gives up all waiting, joins all tasks and closes all connections. The server's runs go on, but for prompts with
+    /// [`abort_on_drop`](PromptInput::abort_on_drop).
     ///
     /// # Cancel safety
     /// Can be called again.

@@ -36,7 +36,8 @@ impl Prompt {
 
     /// Takes a place in the session's line and runs it in the background.
     ///
-    /// Prompts of one session run in the order in which they were started. Must be called inside a tokio runtime.
+    /// Prompts of one session run in the order in which they were started, once the manager knows the session: the first ones for a
+    /// session that it has to look up stand in line when it has been found. Must be called inside a tokio runtime.
     pub fn start(self) -> RunningPrompt {
         self.manager.start(self.input)
     }

@@ -73,7 +73,8 @@ pub enum Completion {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AbortReport {
-    /// The server says that the session and its descendants are idle.
+    /// The server says that the session and its descendants are idle. A prompt that was on its way meanwhile may start after that;
+    /// its [`Delivery`](crate::Delivery) is not `NotSent` then.
     pub confirmed: bool,
     /// The sessions that were aborted.
     pub sessions: Vec<SessionId>,

@@ -21,6 +21,9 @@ use crate::{
 const CAPACITY: usize = 1024;
 
 /// Something that happened while a prompt runs.
+///
+/// Many events may be taken in at once. What they say about the session and its requests is then told before what they add to
+/// the conversation.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Update {
@@ -41,7 +44,7 @@ pub enum Update {
     RequestClosed(RequestId),
     /// The event stream is down; the session is polled meanwhile.
     StreamLost,
-    /// The event stream is up again, and what was missed has been read.
+    /// The event stream is up again; what was missed is read next.
     StreamRestored,
     /// The reader was too slow and missed some. This is the conversation as it stands, and what follows continues it.
     Missed(Box<SessionConversationState>),

@@ -281,7 +281,8 @@ impl Supervisor {
                 exit = process.exited() => Arc::new(exit),
                 () = self.cancel.cancelled() => return self.finish(Arc::new(process.stop().await)),
             };
-            tracing::warn!(%exit, "the server ended unexpectedly");
+            // What it wrote last is in the exit, and may hold what nobody wants in a log.
+            tracing::warn!(status = ?exit.status, "the server ended unexpectedly");
             process = match self.restart(exit, &mut restarts).await {
                 Some(process) => process,
                 None => return,

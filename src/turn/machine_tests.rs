@@ -497,7 +497,7 @@ fn an_answer_of_a_human_is_not_followed_by_a_timeout() {
     let limit = WaitOptions::default().tool_timeout + Duration::from_secs(1);
     let until = bench.now + limit;
     while bench.now < until {
-        let actions = bench.wait(until - bench.now);
+        let actions = bench.wait(until.saturating_sub(bench.now));
         let Some(Action::Read(asked)) = actions.last() else { continue };
         if asked.tree {
             break;

@@ -182,3 +182,18 @@ pub enum Ended {
     /// It was stopped from outside.
     Stopped(Stop),
 }
+
+impl Ended {
+    /// What it is in a word or two, without what the server said.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Settled => "settled",
+            Self::Interrupted => "interrupted",
+            Self::NotStarted { .. } => "not started",
+            Self::NotDelivered(_) => "not delivered",
+            Self::Limit(_) => "out of time",
+            Self::SessionGone => "session gone",
+            Self::Stopped(_) => "stopped",
+        }
+    }
+}

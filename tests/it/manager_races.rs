@@ -13,7 +13,7 @@ use opencode_conductor::{
     wire::{PartBody, PermissionReply},
 };
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::{runtime::Handle, time::timeout};
 
 use super::support::{
     soon,
@@ -51,7 +51,7 @@ async fn a_second_abort_does_not_hit_the_next_prompt() {
     soon(stage.fake.wait_at("last")).await;
     // The first turn makes its last read; an impatient user aborts it once more.
     let (manager, session) = (stage.manager.clone(), stage.session.clone());
-    let again = tokio::spawn(async move { manager.abort(&session).await });
+    let again = Handle::current().spawn(async move { manager.abort(&session).await });
     tokio::task::yield_now().await;
     stage.fake.open_gate("last");
     assert_eq!(soon(first).await.unwrap().completion, Completion::Aborted);
@@ -69,7 +69,7 @@ async fn updates_fold_to_the_state_also_if_it_is_loaded_meanwhile() {
     stage.ask(&texts("second")).await.unwrap();
     let fresh = ConversationManager::builder(client(&stage.fake)).build();
     fresh.adopt_session("task", &stage.session).await.unwrap();
-    let mut state = fresh.conversation(&stage.session).unwrap();
+    let mut folded = fresh.conversation(&stage.session).unwrap();
     let mut running = fresh.prompt(stage.input(&gated_text("gate", "one two three"))).start();
     let updates = running.updates().unwrap();
     soon(stage.fake.wait_at("gate")).await;
@@ -78,13 +78,13 @@ async fn updates_fold_to_the_state_also_if_it_is_loaded_meanwhile() {
     let (result, updates) = soon(async { tokio::join!(running, updates.collect::<Vec<_>>()) }).await;
     for update in updates {
         match update {
-            Update::Conversation(event) => state.apply(&event),
-            Update::Missed(conversation) => state = *conversation,
+            Update::Conversation(event) => folded.apply(&event),
+            Update::Missed(conversation) => folded = *conversation,
             _ => {}
         }
     }
     let conversation = result.unwrap().conversation;
-    assert_eq!(state.blocks().len(), conversation.blocks().len());
+    assert_eq!(folded, conversation);
 }
 
 #[tokio::test]
@@ -179,7 +179,7 @@ async fn a_lost_response_makes_no_second_session_in_a_busy_project() {
     stage.fake.inject(Route::CreateSession, Fault::DropAfterEffect).times(1);
     stage.fake.inject(Route::ListSessions, Fault::DelayUntil("list".to_owned())).times(1);
     let manager = stage.manager.clone();
-    let made = tokio::spawn(async move {
+    let made = Handle::current().spawn(async move {
         manager.create_task_session(CreateTaskSession::new("p", "lost", "/project", WORKTREE)).await
     });
     soon(stage.fake.wait_at("list")).await;
@@ -249,7 +249,7 @@ async fn a_dashboard_that_looks_at_new_sessions_does_not_take_them_from_their_ta
     let stage = Stage::new().await;
     stage.fake.inject(Route::CreateSession, Fault::HoldAnswerUntil("answer".to_owned())).times(1);
     let manager = stage.manager.clone();
-    let made = tokio::spawn(async move {
+    let made = Handle::current().spawn(async move {
         manager.create_task_session(CreateTaskSession::new("p", "mine", "/project", WORKTREE)).await
     });
     soon(stage.fake.wait_at("answer")).await;
@@ -296,7 +296,7 @@ async fn an_old_list_does_not_undo_a_turn() {
     stage.ask(&texts("first")).await.unwrap();
     stage.fake.inject(Route::ListMessages, Fault::HoldAnswerUntil("old".to_owned())).times(1);
     let (manager, session) = (stage.manager.clone(), stage.session.clone());
-    let load = tokio::spawn(async move { manager.load_conversation(&session).await });
+    let load = Handle::current().spawn(async move { manager.load_conversation(&session).await });
     soon(stage.fake.wait_at("old")).await;
     let second = stage.ask(&texts("second")).await.unwrap();
     stage.fake.open_gate("old");
