@@ -71,6 +71,19 @@ pub(super) mod routes {
 ///
 /// All calls can be cancelled by dropping them; a request with an effect may then have been delivered or not. Reads are
 /// repeated where that may help, requests with an effect never are: on an error [`ApiError::delivery`] tells what is known.
+///
+/// # Examples
+/// ```no_run
+/// use opencode_conductor::{Directory, OpenCodeClient, wire::CreateSession};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = OpenCodeClient::new("http://127.0.0.1:4096")?;
+/// let directory = client.directory(&Directory::new("/srv/project")?);
+/// let session = directory.create_session(&CreateSession::default()).await?;
+/// println!("{} is {:?}", session.id, directory.session_status().await?.get(&session.id));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct DirectoryClient {
     pub(super) client: OpenCodeClient,

@@ -42,6 +42,21 @@ use crate::{
 ///
 /// Dropping the last clone, and the last [`Subscription`], ends its background tasks; [`OpenCodeClient::shutdown`] also
 /// waits for them.
+///
+/// # Examples
+/// ```no_run
+/// use opencode_conductor::{Method, OpenCodeClient, RawRequest};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let builder = OpenCodeClient::builder("https://opencode.example").basic_auth("opencode", "secret");
+/// let client = builder.build()?;
+/// println!("OpenCode {}", client.health().await?.version);
+/// // Routes without a call of their own.
+/// let answer = client.raw(RawRequest::new(Method::Get, "/path")).await?;
+/// println!("{}", answer.json()?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct OpenCodeClient {
     shared: Arc<Shared>,

@@ -53,6 +53,22 @@ pub enum Change {
 }
 
 /// The state after `event`; `state` stays as it is and shares what did not change.
+///
+/// # Examples
+/// ```
+/// use opencode_conductor::{
+///     BlockBody, BlockOrder, ConversationBlock, ConversationEvent, ConversationId, MessageId, Millis,
+///     SessionConversationState, reduce_session_event,
+/// };
+///
+/// let order = BlockOrder::message(Millis::new(1), MessageId::new("msg_1"));
+/// let body = BlockBody::AssistantText { content: "Hello".into(), model: None };
+/// let block = ConversationBlock::new("prt_1", order, body).into();
+/// let event = ConversationEvent::BlockUpsert { conversation_id: ConversationId::main(), block };
+/// let before = SessionConversationState::new();
+/// let after = reduce_session_event(&before, &event);
+/// assert_eq!((before.blocks().len(), after.blocks().len()), (0, 1));
+/// ```
 #[must_use]
 pub fn reduce_session_event(
     state: &SessionConversationState,

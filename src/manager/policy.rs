@@ -22,6 +22,24 @@ type Handler<Request, Decision> = Arc<dyn Fn(Request) -> BoxFuture<'static, Deci
 /// What happens when a tool anywhere in the session's tree needs permission.
 ///
 /// The server would wait for ever. The default rejects with a message, which the model reads and works around.
+///
+/// # Examples
+/// ```no_run
+/// use opencode_conductor::{ConversationManager, OpenCodeClient, PermissionDecision, PermissionPolicy};
+///
+/// # async fn ask_somebody(_: &str) -> bool { true }
+/// # fn example(client: OpenCodeClient) {
+/// let policy = PermissionPolicy::ask(|request| async move {
+///     if ask_somebody(&request.permission).await {
+///         PermissionDecision::AllowOnce
+///     } else {
+///         PermissionDecision::Reject("Not today.".to_owned())
+///     }
+/// });
+/// let manager = ConversationManager::builder(client).permissions(policy).build();
+/// # drop(manager);
+/// # }
+/// ```
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum PermissionPolicy {

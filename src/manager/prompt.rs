@@ -38,6 +38,26 @@ impl Prompt {
     ///
     /// Prompts of one session run in the order in which they were started, once the manager knows the session: the first ones for a
     /// session that it has to look up stand in line when it has been found. Must be called inside a tokio runtime.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use futures_util::StreamExt;
+    /// use opencode_conductor::{ConversationEvent, ConversationManager, PromptInput, SessionId, Update};
+    ///
+    /// # async fn example(manager: ConversationManager, session: SessionId) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut running = manager.prompt(PromptInput::new(session, "Tidy up.")).start();
+    /// if let Some(mut updates) = running.updates() {
+    ///     while let Some(update) = updates.next().await {
+    ///         if let Update::Conversation(ConversationEvent::BlockDelta { delta, .. }) = update {
+    ///             print!("{delta}");
+    ///         }
+    ///     }
+    /// }
+    /// let result = running.await?.settled()?;
+    /// # drop(result);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn start(self) -> RunningPrompt {
         self.manager.start(self.input)
     }
@@ -47,6 +67,28 @@ impl Prompt {
     /// The schema goes into the prompt in words; the server's own `format` makes a session unreadable. An answer that cannot be
     /// decoded is sent back with the reason, at most `re_asks` times.
     ///
+    /// # Examples
+    /// ```no_run
+    /// use opencode_conductor::{ConversationManager, PromptInput, SessionId};
+    ///
+    /// #[derive(serde::Deserialize)]
+    /// struct Verdict {
+    ///     safe: bool,
+    ///     reason: String,
+    /// }
+    ///
+    /// # async fn example(manager: ConversationManager, session: SessionId) -> Result<(), Box<dyn std::error::Error>> {
+    /// let schema = serde_json::json!({
+    ///     "type": "object",
+    ///     "properties": {"safe": {"type": "boolean"}, "reason": {"type": "string"}},
+    ///     "required": ["safe", "reason"],
+    /// });
+    /// let prompt = manager.prompt(PromptInput::new(session, "Is this change safe?"));
+    /// let verdict: Verdict = prompt.json(&schema, 2).await?;
+    /// println!("{}: {}", verdict.safe, verdict.reason);
+    /// # Ok(())
+    /// # }
+    /// ```
     /// # Errors
     /// If the turn fails, or no answer has the asked shape; the raw answer is in the error.
     ///

@@ -23,6 +23,25 @@ const MAX_DELETED: usize = 256;
 ///
 /// A child session shows in the thread of the task call that names it; of several such calls (a task that was resumed) the
 /// first. Until one is known the child shows under its own id, and moves when its owner becomes known.
+///
+/// # Examples
+/// ```
+/// use opencode_conductor::{SessionConversationState, SessionTree, convert::ConvertOptions, wire::ServerEvent};
+///
+/// let mut tree = SessionTree::new("ses_1".into(), ConvertOptions::default());
+/// let mut state = SessionConversationState::new();
+/// for json in [
+///     r#"{"type": "message.updated", "properties": {"info": {
+///         "id": "msg_1", "sessionID": "ses_1", "role": "user", "time": {"created": 1}}}}"#,
+///     r#"{"type": "message.part.updated", "properties": {"part": {
+///         "id": "prt_1", "sessionID": "ses_1", "messageID": "msg_1", "type": "text", "text": "Hello"}}}"#,
+/// ] {
+///     let observed = tree.apply_event(&ServerEvent::from_json(json)?);
+///     state.extend(&observed.events);
+/// }
+/// assert_eq!(state.blocks().len(), 1);
+/// # Ok::<(), opencode_conductor::wire::DecodeError>(())
+/// ```
 #[derive(Debug)]
 pub struct SessionTree {
     root: SessionId,

@@ -28,6 +28,20 @@ use process::{Group, Process};
 /// A running `opencode serve` that belongs to this process.
 ///
 /// Dropping it kills the server and everything that the server started.
+///
+/// # Examples
+/// ```no_run
+/// use opencode_conductor::{ConversationManager, LaunchOptions, OpenCodeServer};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = OpenCodeServer::launch(LaunchOptions::new().directory("/srv/project")).await?;
+/// let manager = ConversationManager::builder(server.client().clone()).build();
+/// println!("{} answers", server.url());
+/// manager.shutdown().await;
+/// server.shutdown().await;
+/// # Ok(())
+/// # }
+/// ```
 pub struct OpenCodeServer {
     client: OpenCodeClient,
     password: Arc<str>,

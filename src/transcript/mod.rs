@@ -68,6 +68,18 @@ pub enum TranscriptError {
 
 /// Loads a transcript with the architecture's default options.
 ///
+/// # Examples
+/// ```
+/// use opencode_conductor::{Architecture, parse_transcript};
+///
+/// let list = r#"[{
+///     "info": {"id": "msg_1", "sessionID": "ses_1", "role": "user", "time": {"created": 1}},
+///     "parts": [{"id": "prt_1", "sessionID": "ses_1", "messageID": "msg_1", "type": "text", "text": "Hello"}]
+/// }]"#;
+/// let transcript = parse_transcript(Architecture::OpenCode, list)?;
+/// assert_eq!(transcript.state.blocks().len(), 1);
+/// # Ok::<(), opencode_conductor::TranscriptError>(())
+/// ```
 /// # Errors
 /// If the text as a whole is not a transcript; what is malformed inside is reported beside the result.
 pub fn parse_transcript(architecture: Architecture, text: &str) -> Result<Transcript, TranscriptError> {

@@ -126,6 +126,25 @@ pub enum GoneReason {
 }
 
 /// The events of some sessions, or of a whole directory. Ends when dropped.
+///
+/// # Examples
+/// ```no_run
+/// use opencode_conductor::{Directory, FeedSignal, OpenCodeClient};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = OpenCodeClient::new("http://127.0.0.1:4096")?;
+/// let mut events = client.directory(&Directory::new("/srv/project")?).subscribe_all();
+/// loop {
+///     match events.next().await {
+///         FeedSignal::Event(event) => println!("{event:?}"),
+///         FeedSignal::Resync { reason } => println!("read everything again: {reason}"),
+///         FeedSignal::Gone { reason } => break println!("{reason}"),
+///         _ => {}
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct Subscription {
     feed: Arc<Feed>,
     queue: Arc<Queue>,
