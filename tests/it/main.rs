@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken test rig should stop the test")]
 #![cfg_attr(
-    feature = "client",
+    feature = "test-util",
     expect(clippy::print_stderr, reason = "whoever runs the tests should know what was skipped")
 )]
 

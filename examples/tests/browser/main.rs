@@ -4,7 +4,6 @@
 //! set. `cargo test` builds the example before it runs this; `cargo test --test browser` alone does not.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken test should stop")]
-#![expect(clippy::print_stderr, reason = "a skipped test says so")]
 
 mod chromium;
 mod folding;

@@ -1,6 +1,6 @@
 //! A real server, if there is one.
 
-use std::path::PathBuf;
+use std::{io::Write, path::PathBuf};
 
 use opencode_conductor::{Directory, LaunchOptions};
 use serde_json::json;
@@ -22,7 +22,10 @@ impl Rig {
             std::env::split_paths(&path).map(|entry| entry.join("opencode")).find(|path| path.is_file())
         };
         if named.or_else(on_path).is_none() {
-            eprintln!("skipped: set OPENCODE_BIN to the opencode executable to run this test");
+            // Straight to the terminal: what a test prints that passes is not shown.
+            let how =
+                "skipped: set OPENCODE_BIN to the opencode executable to run the tests of a managed server";
+            drop(writeln!(std::io::stderr(), "{how}"));
             return None;
         }
         let root = tempfile::tempdir().unwrap();
