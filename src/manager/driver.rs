@@ -24,7 +24,9 @@ use crate::{
     ids::{MessageId, RequestId, SessionId},
     observe::{Observed, Snapshot},
     turn::{Action, Activity, Delivery, Ended, Facts, Goal, Input, Read, Stop, Turn, WaitOptions},
-    wire::{EventPayload, Message, PermissionRequest, PromptRequest, QuestionRequest, ServerEvent},
+    wire::{
+        EventPayload, Message, MessageInfo, PermissionRequest, PromptRequest, QuestionRequest, ServerEvent,
+    },
 };
 
 /// How long an abort may take, confirmation included. The server needs 0.1 to 0.4 s.
@@ -277,7 +279,7 @@ impl<'a> Driver<'a> {
         let root = self.session.id.clone();
         let (back, expected) = match self.prompt {
             Some(prompt) => {
-                let after = live.tree.turn(&root, &prompt.message_id).count();
+                let after = live.tree.turn_logs(&root, &prompt.message_id).count();
                 (Back::To(prompt.message_id.clone()), after + 1)
             }
             None => (Back::ToPrompt, 1),
@@ -519,8 +521,8 @@ impl<'a> Driver<'a> {
     /// listing what nobody waits for.
     fn is_ours(&mut self, request: &RequestId, session: &SessionId, message: Option<&MessageId>) -> bool {
         let live = self.session.live();
-        let known = message.and_then(|message| live.tree.message(session, message));
-        let ghost = known.is_some_and(|message| message.info.time().completed.is_some());
+        let known = message.and_then(|message| live.tree.log(session, message)?.info.as_ref());
+        let ghost = known.is_some_and(|info| info.time().completed.is_some());
         live.tree.contains(session) && !ghost && self.requests.insert(request.clone())
     }
 
@@ -540,7 +542,8 @@ impl<'a> Driver<'a> {
         let messages: Vec<(Arc<Message>, bool)> = {
             let live = self.session.live();
             let turn: HashSet<&MessageId> = self.prompt.map_or_else(HashSet::new, |prompt| {
-                let turn = live.tree.turn(root, &prompt.message_id).map(|message| message.info.id());
+                let turn = live.tree.turn_logs(root, &prompt.message_id);
+                let turn = turn.filter_map(|log| log.info.as_ref()).map(MessageInfo::id);
                 turn.chain([&prompt.message_id]).collect()
             });
             changed

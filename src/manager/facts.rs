@@ -2,9 +2,9 @@
 
 use crate::{
     ids::MessageId,
-    observe::SessionTree,
+    observe::{MessageLog, SessionTree},
     turn::{Facts, TreeStatus},
-    wire::{Message, MessageInfo, Part, PartBody, StatusMap},
+    wire::{Part, PartBody, StatusMap},
 };
 
 /// What the merged messages say about the turn of `prompt`, or about whatever came last.
@@ -13,32 +13,27 @@ pub(super) fn facts(tree: &SessionTree, prompt: Option<&MessageId>) -> Facts {
     let mut facts = Facts::default();
     let mut n_prompts = 0;
     let mut n_background = 0;
-    let mut count = |message: &Message| match &message.info {
-        MessageInfo::Assistant(step) => {
+    let mut count = |log: &MessageLog| {
+        if let Some(step) = log.step() {
             facts.steps += 1;
             facts.incomplete += usize::from(step.time.completed.is_none());
             let background =
-                |part: &Part| matches!(&part.body, PartBody::Tool(tool) if tool.is_background_task());
-            n_background += message.parts.iter().filter(|part| background(part)).count();
+                |part: &&Part| matches!(&part.body, PartBody::Tool(tool) if tool.is_background_task());
+            n_background += log.parts().filter(background).count();
         }
-        MessageInfo::User(_) => n_prompts += 1,
-        MessageInfo::Unknown(_) => {}
+        n_prompts += usize::from(log.is_user());
     };
     if let Some(prompt) = prompt {
-        tree.turn(root, prompt).for_each(|message| count(message));
-        facts.exists = tree.message(root, prompt).is_some();
+        tree.turn_logs(root, prompt).for_each(&mut count);
+        facts.exists = tree.log(root, prompt).is_some();
     } else {
-        let is_prompt = |message: &Message| matches!(message.info, MessageInfo::User(_));
-        tree.messages(root)
-            .rev()
-            .take_while(|message| !is_prompt(message))
-            .for_each(|message| count(message));
-        facts.exists = tree.messages(root).any(|message| is_prompt(message));
+        tree.logs(root).rev().take_while(|log| !log.is_user()).for_each(&mut count);
+        facts.exists = tree.logs(root).any(MessageLog::is_user);
     }
     facts.newest = n_prompts == 0;
     facts.descendant_open = tree.children().any(|child| !tree.is_at_rest(child));
     // The result of each subagent in the background comes back as a prompt of the server's own.
-    let asked = tree.messages(root).next_back().is_some_and(|last| matches!(last.info, MessageInfo::User(_)));
+    let asked = tree.logs(root).next_back().is_some_and(MessageLog::is_user);
     let moved = prompt.is_some_and(|prompt| moved(tree, prompt));
     facts.runs_again = n_background > n_prompts || moved || (asked && n_prompts > 0);
     facts.tool_running = tree.running_tools().any(|part| match &part.body {
@@ -53,14 +48,55 @@ pub(super) fn facts(tree: &SessionTree, prompt: Option<&MessageId>) -> Facts {
 /// two only after that. It will run again.
 fn moved(tree: &SessionTree, prompt: &MessageId) -> bool {
     let root = tree.root();
-    let last = tree.turn(root, prompt).filter_map(|message| message.info.as_assistant()).next_back();
-    let prompt = tree.message(root, prompt);
+    let last = tree.turn_logs(root, prompt).filter_map(MessageLog::step).next_back();
+    let prompt = tree.log(root, prompt).and_then(|log| log.info.as_ref());
     last.zip(prompt)
-        .is_some_and(|(last, prompt)| last.error.is_some() && last.time.created < prompt.info.time().created)
+        .is_some_and(|(last, prompt)| last.error.is_some() && last.time.created < prompt.time().created)
 }
 
 /// What the server says about the sessions of a tree.
 pub(super) fn tree_status(tree: &SessionTree, status: &StatusMap) -> TreeStatus {
     let busy = tree.children().filter(|child| !status.get(child).is_idle()).cloned().collect();
     TreeStatus::new(status.get(tree.root()).into(), busy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{convert::ConvertOptions, wire::ServerEvent};
+
+    /// Otherwise a text that is streamed in n pieces costs n² bytes.
+    #[test]
+    fn a_look_at_a_turn_copies_none_of_its_text() {
+        let mut tree = SessionTree::new("ses_1".into(), ConvertOptions::default());
+        for (kind, properties) in [
+            (
+                "message.updated",
+                r#"{"info":{"id":"msg_1","sessionID":"ses_1","role":"user","time":{"created":1}}}"#,
+            ),
+            (
+                "message.updated",
+                r#"{"info":{"id":"msg_2","sessionID":"ses_1","role":"assistant","parentID":"msg_1","time":{"created":2}}}"#,
+            ),
+            (
+                "message.part.updated",
+                r#"{"part":{"id":"prt_1","messageID":"msg_2","sessionID":"ses_1","type":"text","text":"","time":{"start":2}}}"#,
+            ),
+            (
+                "message.part.delta",
+                r#"{"sessionID":"ses_1","messageID":"msg_2","partID":"prt_1","field":"text","delta":"Hello"}"#,
+            ),
+        ] {
+            let event = format!(r#"{{"type":"{kind}","properties":{properties}}}"#);
+            tree.apply_event(&ServerEvent::from_json(&event).unwrap());
+        }
+        let (root, prompt) = (tree.root(), MessageId::new("msg_1"));
+        let seen = facts(&tree, Some(&prompt));
+        assert!(seen.exists && seen.newest, "{seen:?}");
+        assert_eq!((seen.steps, seen.incomplete), (1, 1));
+        assert_eq!(facts(&tree, None).steps, 1);
+        assert!(!tree.logs(root).any(MessageLog::has_view));
+        assert_eq!(tree.turn(root, &prompt).count(), 1);
+        assert!(tree.logs(root).any(MessageLog::has_view), "the test can tell");
+    }
 }

@@ -14,7 +14,7 @@ use crate::{
     conversation::{BlockOrder, ConversationEvent},
     convert::opencode::Converter,
     ids::{BlockId, PartId, SessionId},
-    wire::{Message, MessageInfo, Part, PartBody},
+    wire::{AssistantMessage, Message, MessageInfo, Part, PartBody},
 };
 
 /// Text for parts of one message that were not seen: far more than streams between two polls.
@@ -22,9 +22,9 @@ const MAX_EARLY_BYTES: usize = 1 << 18;
 
 /// A message of which at least a part was seen.
 #[derive(Debug, Default)]
-pub(super) struct MessageLog {
+pub(crate) struct MessageLog {
     /// Absent while only parts were seen.
-    pub(super) info: Option<MessageInfo>,
+    pub(crate) info: Option<MessageInfo>,
     pub(super) parts: BTreeMap<PartId, PartLog>,
     /// Text for parts that were not seen yet; nothing for one that became too long to keep.
     early: BTreeMap<PartId, Option<String>>,
@@ -62,7 +62,8 @@ enum Merged {
 }
 
 impl MessageLog {
-    /// The message with its parts, as it is now.
+    /// The message with its parts, as it is now. Copies all its text after every change, so whoever only looks at it uses
+    /// [`Self::info`](field@Self::info) and [`Self::parts`].
     pub(super) fn view(&self) -> Option<&Arc<Message>> {
         let info = self.info.as_ref()?;
         Some(self.view.get_or_init(|| {
@@ -71,25 +72,29 @@ impl MessageLog {
         }))
     }
 
-    pub(super) fn parts(&self) -> impl Iterator<Item = &Part> + Clone {
+    #[cfg(all(test, feature = "client"))]
+    pub(crate) fn has_view(&self) -> bool {
+        self.view.get().is_some()
+    }
+
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &Part> + Clone {
         self.parts.values().map(|log| &log.part)
     }
 
+    /// The step that this message is, if it is one.
+    pub(crate) fn step(&self) -> Option<&AssistantMessage> {
+        self.info.as_ref().and_then(MessageInfo::as_assistant)
+    }
+
     pub(super) fn is_incomplete(&self) -> bool {
-        self.info
-            .as_ref()
-            .and_then(MessageInfo::as_assistant)
-            .is_some_and(|step| step.time.completed.is_none())
+        self.step().is_some_and(|step| step.time.completed.is_none())
     }
 
     fn is_completed(&self) -> bool {
-        self.info
-            .as_ref()
-            .and_then(MessageInfo::as_assistant)
-            .is_some_and(|step| step.time.completed.is_some())
+        self.step().is_some_and(|step| step.time.completed.is_some())
     }
 
-    fn is_user(&self) -> bool {
+    pub(crate) fn is_user(&self) -> bool {
         matches!(self.info, Some(MessageInfo::User(_)))
     }
 

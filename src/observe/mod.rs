@@ -14,6 +14,8 @@ mod session;
 mod signature;
 mod tree;
 
+#[cfg(feature = "client")]
+pub(crate) use message::MessageLog;
 pub use signature::message_signature;
 pub use tree::SessionTree;
 

@@ -87,19 +87,19 @@ impl SessionLog {
     }
 
     /// The messages in order.
-    pub(super) fn messages(&self) -> impl DoubleEndedIterator<Item = &Arc<Message>> {
-        self.order.iter().filter_map(|(_, id)| self.messages.get(id)?.view())
+    pub(super) fn messages(&self) -> impl DoubleEndedIterator<Item = &MessageLog> {
+        self.order.iter().filter_map(|(_, id)| self.messages.get(id))
     }
 
     /// The messages of the turn that a prompt began, in order, without the prompt; see [`SessionTree::turn`](crate::observe::SessionTree::turn).
-    pub(super) fn turn(&self, prompt: &MessageId) -> impl DoubleEndedIterator<Item = &Arc<Message>> {
+    pub(super) fn turn(&self, prompt: &MessageId) -> impl DoubleEndedIterator<Item = &MessageLog> {
         let from = self.place(prompt).into_iter().chain(self.first_steps.get(prompt).cloned()).min();
         let range = from.into_iter().flat_map(|from| self.order.range(from..));
-        range.filter(move |(_, id)| id != prompt).filter_map(|(_, id)| self.messages.get(id)?.view())
+        range.filter(move |(_, id)| id != prompt).filter_map(|(_, id)| self.messages.get(id))
     }
 
-    pub(super) fn message(&self, id: &MessageId) -> Option<&Arc<Message>> {
-        self.messages.get(id)?.view()
+    pub(super) fn message(&self, id: &MessageId) -> Option<&MessageLog> {
+        self.messages.get(id).filter(|log| log.info.is_some())
     }
 
     pub(super) fn has_messages(&self) -> bool {
@@ -402,13 +402,12 @@ impl SessionLog {
         if !self.incomplete.is_empty() {
             return Some(Err("interrupted".to_owned()));
         }
-        let mut steps =
-            self.messages().rev().filter_map(|message| Some((message, message.info.as_assistant()?)));
+        let mut steps = self.messages().rev().filter_map(|log| Some((log, log.step()?)));
         let Some((last, step)) = steps.next() else { return Some(Ok(String::new())) };
         if let Some(error) = &step.error {
             return Some(Err(error.message().to_owned()));
         }
-        let texts = last.parts.iter().filter_map(|part| match &part.body {
+        let texts = last.parts().filter_map(|part| match &part.body {
             PartBody::Text(text) => Some(text.text.as_str()),
             _ => None,
         });

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Claim, Effects, Observed, Snapshot, Source, session::SessionLog};
+use super::{Claim, Effects, Observed, Snapshot, Source, message::MessageLog, session::SessionLog};
 use crate::{
     conversation::ConversationEvent,
     convert::ConvertOptions,
@@ -170,7 +170,7 @@ impl SessionTree {
 
     /// A session's messages in order, each as it is now, with what was streamed.
     pub fn messages(&self, session: &SessionId) -> impl DoubleEndedIterator<Item = &Arc<Message>> {
-        self.sessions.get(session).into_iter().flat_map(SessionLog::messages)
+        self.logs(session).filter_map(MessageLog::view)
     }
 
     /// The messages of the turn that `prompt` began, in order, without the prompt: everything that stands after it, and
@@ -181,11 +181,30 @@ impl SessionTree {
         session: &SessionId,
         prompt: &MessageId,
     ) -> impl DoubleEndedIterator<Item = &Arc<Message>> {
-        self.sessions.get(session).into_iter().flat_map(|log| log.turn(prompt))
+        self.turn_logs(session, prompt).filter_map(MessageLog::view)
     }
 
     /// One message as it is now.
     pub fn message(&self, session: &SessionId, message: &MessageId) -> Option<&Arc<Message>> {
+        self.log(session, message)?.view()
+    }
+
+    /// As [`Self::messages`], for a look without a copy.
+    pub(crate) fn logs(&self, session: &SessionId) -> impl DoubleEndedIterator<Item = &MessageLog> {
+        self.sessions.get(session).into_iter().flat_map(SessionLog::messages)
+    }
+
+    /// As [`Self::turn`], for a look without a copy.
+    pub(crate) fn turn_logs(
+        &self,
+        session: &SessionId,
+        prompt: &MessageId,
+    ) -> impl DoubleEndedIterator<Item = &MessageLog> {
+        self.sessions.get(session).into_iter().flat_map(|log| log.turn(prompt))
+    }
+
+    /// As [`Self::message`], for a look without a copy.
+    pub(crate) fn log(&self, session: &SessionId, message: &MessageId) -> Option<&MessageLog> {
         self.sessions.get(session)?.message(message)
     }
 
