@@ -1,6 +1,6 @@
 //! Older releases, as far as a client can tell them apart.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use futures_util::StreamExt;
 use opencode_conductor::test_util::{FakeOpenCode, FakeOptions, Flavour, Script, Step};
@@ -9,6 +9,15 @@ use serde_json::{Value, json};
 
 /// Plays a turn and returns the events of its directory's stream.
 async fn events_of_a_turn(flavour: Flavour) -> Vec<Value> {
+    let stream = stream_of_a_turn(flavour).await;
+    events(&stream).map(|data| serde_json::from_str(data).unwrap()).collect()
+}
+
+fn events(stream: &str) -> impl Iterator<Item = &str> {
+    stream.split_terminator("\n\n").map(|frame| frame.strip_prefix("data: ").unwrap())
+}
+
+async fn stream_of_a_turn(flavour: Flavour) -> String {
     let options = FakeOptions::new().flavour(flavour).time_scale(0.0).heartbeat(Duration::from_millis(5));
     let fake = FakeOpenCode::start_with(options).await.unwrap();
     let client = Client::builder().no_proxy().build().unwrap();
@@ -30,9 +39,33 @@ async fn events_of_a_turn(flavour: Flavour) -> Vec<Value> {
     while let Some(chunk) = chunks.next().await {
         bytes.extend_from_slice(&chunk.unwrap());
     }
-    let text = String::from_utf8(bytes).unwrap();
-    let frames = text.split_terminator("\n\n").map(|frame| frame.strip_prefix("data: ").unwrap());
-    frames.map(|data| serde_json::from_str(data).unwrap()).collect()
+    String::from_utf8(bytes).unwrap()
+}
+
+/// How an event begins: its fields up to the name of its first property, without their values but for its type.
+fn beginning(event: &str) -> String {
+    let (head, properties) = event.split_once(r#""properties":{"#).unwrap();
+    let (before, kind) = head.split_once(r#""type":""#).unwrap();
+    let has_id = before.starts_with(r#"{"id":""#);
+    let first = properties.split('"').nth(1).unwrap_or_default();
+    format!("{kind} after an id: {has_id}, with {first} first")
+}
+
+/// Whoever reads events without decoding them all relies on it.
+#[tokio::test]
+async fn events_begin_as_those_of_real_servers_do() {
+    let rows = [
+        (Flavour::V1_18, include_str!("../../fixtures/plain/events.sse")),
+        (Flavour::V1_1, include_str!("../../fixtures/v1.1.65-plain/events.sse")),
+    ];
+    for (flavour, recorded) in rows {
+        let recorded: BTreeSet<String> = events(recorded).map(beginning).collect();
+        let stream = stream_of_a_turn(flavour).await;
+        let ours: BTreeSet<String> = events(&stream).map(beginning).collect();
+        assert!(recorded.len() >= 6, "{recorded:?}");
+        let strange: Vec<_> = ours.difference(&recorded).collect();
+        assert!(strange.is_empty(), "{flavour:?} has {strange:#?}, recorded were {recorded:#?}");
+    }
 }
 
 fn of_kind<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {

@@ -5,7 +5,8 @@ use std::{collections::VecDeque, io, sync::Arc};
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
-use serde_json::{Value, json};
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
 use tokio::{sync::mpsc, time::Instant};
 
 use super::{Fault, Shared, options::Flavour};
@@ -79,8 +80,45 @@ impl Bus {
     }
 }
 
-pub(super) fn frame(payload: &Value) -> Bytes {
-    Bytes::from(format!("data: {payload}\n\n"))
+/// An event, with its fields in the order in which the server writes them.
+#[derive(Serialize)]
+pub(super) struct Event<'a> {
+    /// Old releases give none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) id: Option<String>,
+    #[serde(rename = "type")]
+    pub(super) kind: &'a str,
+    #[serde(serialize_with = "in_order")]
+    pub(super) properties: &'a Map<String, Value>,
+}
+
+/// An event as `/global/event` sends it.
+#[derive(Serialize)]
+pub(super) struct GlobalEvent<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) directory: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) project: Option<&'a str>,
+    pub(super) payload: &'a Event<'a>,
+}
+
+/// First whose they are, then what they are about.
+fn in_order<S: Serializer>(properties: &Map<String, Value>, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut properties: Vec<_> = properties.iter().collect();
+    properties.sort_by_key(|(name, _)| match name.as_str() {
+        "sessionID" => 0,
+        "info" | "part" => 1,
+        _ => 2,
+    });
+    serializer.collect_map(properties)
+}
+
+pub(super) fn frame(payload: &impl Serialize) -> Bytes {
+    let mut frame = b"data: ".to_vec();
+    // Writing plain values into memory does not fail.
+    drop(serde_json::to_writer(&mut frame, payload));
+    frame.extend_from_slice(b"\n\n");
+    frame.into()
 }
 
 /// The body of `/event` (with a directory) or `/global/event` (without).
@@ -95,11 +133,13 @@ pub(super) fn body(
     let (id, receiver) = shared.world().bus.listen(directory);
     shared.recorder.change(|log| log.open_streams += 1);
     let server_frame = move |shared: &Shared, kind: &str| {
-        let mut payload = json!({"type": kind, "properties": {}});
-        if flavour != Flavour::V1_1 {
-            payload["id"] = shared.world().clock.ascending("evt").into();
+        let id = (flavour != Flavour::V1_1).then(|| shared.world().clock.ascending("evt"));
+        let event = Event { id, kind, properties: &Map::new() };
+        if global {
+            frame(&GlobalEvent { directory: None, project: None, payload: &event })
+        } else {
+            frame(&event)
         }
-        frame(&if global { json!({"payload": payload}) } else { payload })
     };
     let mut wire = Wire::new(fault);
     wire.event(server_frame(shared, "server.connected"));

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     clock::Clock,
-    events::{Bus, Signal, frame},
+    events::{Bus, Event, GlobalEvent, Signal, frame},
     options::Flavour,
     recorder::{RecordedEvent, Recorder},
     run::Runner,
@@ -170,27 +170,22 @@ impl World {
     }
 
     /// Sends an event to everyone who listens to the directory.
-    pub(super) fn publish(&mut self, directory: &str, kind: &str, mut properties: Value) {
-        let session = properties["sessionID"].as_str().unwrap_or_default().to_owned();
-        let is_about_a_thing = properties["info"].is_object() || properties["part"].is_object();
-        if let Some(properties) = properties.as_object_mut()
-            && self.flavour == Flavour::V1_1
-            && is_about_a_thing
-        {
+    pub(super) fn publish(&mut self, directory: &str, kind: &str, properties: Value) {
+        let Value::Object(mut properties) = properties else { return };
+        let session = properties.get("sessionID").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let is_about_a_thing =
+            ["info", "part"].iter().any(|thing| properties.get(*thing).is_some_and(Value::is_object));
+        if self.flavour == Flavour::V1_1 && is_about_a_thing {
             properties.remove("sessionID");
             properties.remove("time");
         }
-        let mut payload =
-            Map::from_iter([("type".to_owned(), kind.into()), ("properties".to_owned(), properties)]);
-        if self.flavour != Flavour::V1_1 {
-            payload.insert("id".to_owned(), self.clock.ascending("evt").into());
-        }
-        let mut payload = Value::Object(payload);
+        let id = (self.flavour != Flavour::V1_1).then(|| self.clock.ascending("evt"));
+        let event = Event { id, kind, properties: &properties };
         if !(self.flavour == Flavour::V1_15_0 && UNSENT_BY_1_15_0.contains(&kind)) {
-            self.bus.tell(Some(directory), &Signal::Frame(frame(&payload)));
+            self.bus.tell(Some(directory), &Signal::Frame(frame(&event)));
         }
         if self.bus.has_global() {
-            let global = json!({"directory": directory, "project": PROJECT, "payload": payload});
+            let global = GlobalEvent { directory: Some(directory), project: Some(PROJECT), payload: &event };
             self.bus.tell_global(&Signal::Frame(frame(&global)));
         }
         self.recorder.change(|log| {
@@ -200,7 +195,7 @@ impl World {
                 log.events.push(RecordedEvent {
                     kind: kind.to_owned(),
                     session,
-                    properties: payload["properties"].take(),
+                    properties: properties.into(),
                 });
             }
         });
