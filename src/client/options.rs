@@ -93,7 +93,7 @@ impl Default for FeedOptions {
             calm: Duration::from_secs(60),
             linger: Duration::from_secs(2),
             event_limit: NonZeroUsize::new(16 << 20).unwrap_or(NonZeroUsize::MAX),
-            queue_events: 8_192,
+            queue_events: 65_536,
             queue_bytes: 32 << 20,
         }
     }
@@ -235,7 +235,7 @@ impl FeedOptions {
         self
     }
 
-    /// How much may wait for a slow subscriber (8,192 events, 32 MiB) before it is told to resync instead.
+    /// How much may wait for a slow subscriber (65,536 events, 32 MiB) before it is told to resync instead.
     pub fn queue(mut self, events: usize, bytes: usize) -> Self {
         self.queue_events = events.max(1);
         self.queue_bytes = bytes;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream::BoxStream};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{Feed, FeedLoss, GoneReason, Registry, ResyncReason, peek::Peek, queue::Queue};
+use super::{Feed, FeedLoss, GoneReason, Registry, ResyncReason, decode, peek::Peek, queue::Queue};
 use crate::{
     client::{
         ApiError,
@@ -15,7 +15,6 @@ use crate::{
         sse::EventDecoder,
     },
     ids::SessionId,
-    wire::{EventPayload, ServerEvent},
 };
 
 /// Where connections come from; tests have one without sockets.
@@ -127,7 +126,7 @@ impl Connection<'_> {
                         self.registry.counters.events_malformed.increment();
                         tracing::warn!(directory = ?self.feed.directory, %error, "event skipped");
                         let reason = ResyncReason::TooLarge { limit: error.limit };
-                        tell_missed(self.everybody(), &reason);
+                        tell_missed(&self.everybody(), &reason);
                     }
                 }
                 n_events += 1;
@@ -140,10 +139,14 @@ impl Connection<'_> {
 
     /// Hands out one event. Returns a loss if it announces the end of the stream.
     fn handle(&mut self, json: &str) -> Option<FeedLoss> {
-        let peek = Peek::new(json);
-        let kind = peek.as_ref().map(|peek| &*peek.kind);
-        match kind {
-            Some("server.connected") => {
+        let Some(peek) = Peek::new(json) else {
+            if self.live_since.is_some() {
+                self.deliver(json, None);
+            }
+            return None;
+        };
+        match &*peek.kind {
+            "server.connected" => {
                 if self.live_since.is_none() {
                     self.live_since = Some(Instant::now());
                     if self.feed.live() {
@@ -152,7 +155,7 @@ impl Connection<'_> {
                 }
                 return None;
             }
-            Some("server.heartbeat") => {
+            "server.heartbeat" => {
                 self.registry.saw_heartbeat();
                 return None;
             }
@@ -160,37 +163,31 @@ impl Connection<'_> {
         }
         // Before the server says that the stream is open nothing is promised, and a snapshot follows anyway.
         self.live_since?;
-        let targets = match &peek {
-            Some(peek) => self.feed.state().routing.route(peek),
-            None => self.everybody(),
-        };
-        let disposed = kind == Some("server.instance.disposed");
-        if !targets.is_empty() {
-            self.deliver(json, peek.is_some(), targets);
+        let disposed = peek.kind == "server.instance.disposed";
+        let targets = self.feed.state().routing.route(&peek);
+        match &targets[..] {
+            [] => {}
+            [only] if only.leave(json) => {}
+            _ => self.deliver(json, Some(targets)),
         }
         disposed.then_some(FeedLoss::Disposed)
     }
 
-    fn deliver(&self, json: &str, routed: bool, mut targets: Vec<Arc<Queue>>) {
-        let counters = &self.registry.counters;
-        counters.events_decoded.increment();
-        let event = match ServerEvent::from_json(json) {
-            Ok(event) => Arc::new(event),
-            Err(error) => {
-                counters.events_malformed.increment();
-                tracing::warn!(directory = ?self.feed.directory, %error, "event could not be decoded");
-                return tell_missed(targets, &ResyncReason::Malformed(Arc::new(error)));
+    /// Decodes an event for `targets`, or for those whom it turns out to concern; for everybody, if it cannot be decoded.
+    fn deliver(&self, json: &str, targets: Option<Vec<Arc<Queue>>>) {
+        match decode(json, &self.registry.counters) {
+            Ok(event) => {
+                let event = Arc::new(event);
+                let session = event.payload.session_id().map(SessionId::as_str);
+                let targets = targets.unwrap_or_else(|| self.feed.state().routing.targets(session, ""));
+                for queue in targets {
+                    queue.event(&event, json.len());
+                }
             }
-        };
-        if matches!(event.payload, EventPayload::Unknown { .. }) {
-            counters.events_unknown.increment();
-        }
-        if !routed {
-            let session = event.payload.session_id().map(SessionId::as_str);
-            targets = self.feed.state().routing.targets(session, "");
-        }
-        for queue in targets {
-            queue.event(&event, json.len());
+            Err(error) => {
+                let reason = ResyncReason::Malformed(Arc::new(error));
+                tell_missed(&targets.unwrap_or_else(|| self.everybody()), &reason);
+            }
         }
     }
 
@@ -199,7 +196,7 @@ impl Connection<'_> {
     }
 }
 
-fn tell_missed(targets: Vec<Arc<Queue>>, reason: &ResyncReason) {
+fn tell_missed(targets: &[Arc<Queue>], reason: &ResyncReason) {
     for queue in targets {
         queue.missed(reason.clone());
     }

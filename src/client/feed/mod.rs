@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     ids::SessionId,
-    wire::{DecodeError, ServerEvent},
+    wire::{DecodeError, EventPayload, ServerEvent},
 };
 
 mod connection;
@@ -37,7 +37,7 @@ mod queue;
 mod routing;
 
 use connection::{HttpSource, Source};
-use queue::Queue;
+use queue::{Queue, Reader};
 use routing::{Routing, SubscriberId};
 
 /// What a [`Subscription`] gives.
@@ -147,7 +147,7 @@ pub enum GoneReason {
 /// ```
 pub struct Subscription {
     feed: Arc<Feed>,
-    queue: Arc<Queue>,
+    reader: Reader,
     id: SubscriberId,
     /// Background tasks live as long as a client does.
     client: Option<OpenCodeClient>,
@@ -189,7 +189,7 @@ impl Subscription {
     /// # Cancel safety
     /// A signal is either returned or still there for the next call.
     pub async fn next(&mut self) -> FeedSignal {
-        self.queue.next().await
+        self.reader.next().await
     }
 
     /// Adds a session, with those of its descendants that appear from now on.
@@ -289,7 +289,7 @@ impl Feeds {
         if open.shut_down {
             queue.end(GoneReason::ShutDown);
         }
-        Subscription { feed, queue, id, client: None }
+        Subscription { feed, reader: Reader::new(queue), id, client: None }
     }
 
     pub(crate) async fn shutdown(&self) {
@@ -398,6 +398,20 @@ impl Feed {
             queue.lost(loss);
         }
     }
+}
+
+fn decode(json: &str, counters: &Counters) -> Result<ServerEvent, DecodeError> {
+    counters.events_decoded.increment();
+    let event = ServerEvent::from_json(json);
+    match &event {
+        Ok(ServerEvent { payload: EventPayload::Unknown { .. }, .. }) => counters.events_unknown.increment(),
+        Ok(_) => {}
+        Err(error) => {
+            counters.events_malformed.increment();
+            tracing::warn!(%error, "event could not be decoded");
+        }
+    }
+    event
 }
 
 /// A panic elsewhere leaves these sections consistent, so a poisoned lock is as good as any.
