@@ -379,8 +379,12 @@ impl<'a> Driver<'a> {
         let mut ended = Ok(());
         let mut next = Some(first);
         let mut n_signals = 0;
+        let mut only_text = true;
+        let is_watched = self.reporter.wants_messages();
         while let Some(signal) = next.take() {
             n_signals += 1;
+            let is_text = |event: &ServerEvent| matches!(event.payload, EventPayload::PartDelta(_));
+            only_text &= matches!(&signal, FeedSignal::Event(event) if is_text(event));
             match signal {
                 FeedSignal::Connected => {
                     if std::mem::take(&mut self.stream_lost) {
@@ -417,8 +421,13 @@ impl<'a> Driver<'a> {
                         live.fold(&seen);
                         seen
                     };
-                    inputs.push(Input::Observed { progress: seen.progress });
-                    observed.append(seen);
+                    match inputs.last_mut() {
+                        Some(Input::Observed { progress }) => *progress |= seen.progress,
+                        _ => inputs.push(Input::Observed { progress: seen.progress }),
+                    }
+                    if is_watched {
+                        observed.append(seen);
+                    }
                     inputs.extend(self.event(&event));
                 }
             }
@@ -427,7 +436,10 @@ impl<'a> Driver<'a> {
                 next = self.subscription.next().now_or_never();
             }
         }
-        self.look();
+        // More text changes no fact.
+        if !only_text {
+            self.look();
+        }
         self.report(observed);
         ended.map(|()| inputs)
     }
