@@ -11,6 +11,7 @@ use serde_json::{Value, value::RawValue};
 use super::{
     Extra, MessageError, MessageInfo, Part, SessionInfo, SessionStatus,
     decode::{DecodeError, Object, Place, decode, decode_seed},
+    delta,
     part::wire_struct,
     tagged::{Fields, OneGo, Tagged},
 };
@@ -255,6 +256,11 @@ impl ServerEvent {
     /// # Errors
     /// If an event of a known type is malformed; the error names it.
     pub fn from_json(json: &str) -> Result<Self, DecodeError> {
+        delta::decode(json).map_or_else(|| Self::decode_any(json), Ok)
+    }
+
+    /// Decodes an event of any type.
+    pub(super) fn decode_any(json: &str) -> Result<Self, DecodeError> {
         match serde_json::from_str(json) {
             Ok(OneGo(event)) => Ok(event),
             Err(_) => Self::decode_stepwise(json),

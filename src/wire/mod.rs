@@ -8,6 +8,7 @@
 //! known part only as "did not match any variant".
 
 mod decode;
+pub(crate) mod delta;
 mod event;
 mod export;
 mod message;

@@ -1,10 +1,14 @@
 //! Older releases, as far as a client can tell them apart.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, fmt, time::Duration};
 
 use futures_util::StreamExt;
 use opencode_conductor::test_util::{FakeOpenCode, FakeOptions, Flavour, Script, Step};
 use reqwest::Client;
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, MapAccess},
+};
 use serde_json::{Value, json};
 
 /// Plays a turn and returns the events of its directory's stream.
@@ -42,28 +46,61 @@ async fn stream_of_a_turn(flavour: Flavour) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// How an event begins: its fields up to the name of its first property, without their values but for its type.
-fn beginning(event: &str) -> String {
-    let (head, properties) = event.split_once(r#""properties":{"#).unwrap();
-    let (before, kind) = head.split_once(r#""type":""#).unwrap();
-    let has_id = before.starts_with(r#"{"id":""#);
-    let first = properties.split('"').nth(1).unwrap_or_default();
-    format!("{kind} after an id: {has_id}, with {first} first")
+/// The names of an object's fields, as they stand.
+struct Names(Vec<String>);
+
+impl<'de> Deserialize<'de> for Names {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = Names;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Names, A::Error> {
+                let mut names = Vec::new();
+                while let Some((name, _)) = map.next_entry::<String, de::IgnoredAny>()? {
+                    names.push(name);
+                }
+                Ok(Names(names))
+            }
+        }
+        deserializer.deserialize_map(Visitor)
+    }
+}
+
+/// An event's type, and the names of its fields and properties in order.
+fn shape(event: &str) -> String {
+    #[derive(Deserialize)]
+    struct Event {
+        #[serde(rename = "type")]
+        kind: String,
+        properties: Names,
+    }
+    let Names(fields) = serde_json::from_str(event).unwrap();
+    let Event { kind, properties: Names(properties) } = serde_json::from_str(event).unwrap();
+    format!("{kind} {fields:?} {properties:?}")
 }
 
 /// Whoever reads events without decoding them all relies on it.
 #[tokio::test]
-async fn events_begin_as_those_of_real_servers_do() {
+async fn the_fields_of_events_stand_as_those_of_real_servers_do() {
     let rows = [
         (Flavour::V1_18, include_str!("../../fixtures/plain/events.sse")),
         (Flavour::V1_1, include_str!("../../fixtures/v1.1.65-plain/events.sse")),
     ];
     for (flavour, recorded) in rows {
-        let recorded: BTreeSet<String> = events(recorded).map(beginning).collect();
+        let recorded: BTreeSet<String> = events(recorded).map(shape).collect();
         let stream = stream_of_a_turn(flavour).await;
-        let ours: BTreeSet<String> = events(&stream).map(beginning).collect();
+        let ours: BTreeSet<String> = events(&stream).map(shape).collect();
         assert!(recorded.len() >= 6, "{recorded:?}");
-        let strange: Vec<_> = ours.difference(&recorded).collect();
+        // The recorded turns were too short for a heartbeat.
+        let is_recorded =
+            |shape: &&String| recorded.contains(*shape) || shape.starts_with("server.heartbeat ");
+        let strange: Vec<_> = ours.iter().filter(|shape| !is_recorded(shape)).collect();
         assert!(strange.is_empty(), "{flavour:?} has {strange:#?}, recorded were {recorded:#?}");
     }
 }

@@ -102,14 +102,13 @@ pub(super) struct GlobalEvent<'a> {
     pub(super) payload: &'a Event<'a>,
 }
 
-/// First whose they are, then what they are about.
+/// The properties whose order differs from that of the alphabet.
+const ORDER: [&str; 7] = ["sessionID", "info", "part", "messageID", "partID", "field", "delta"];
+
 fn in_order<S: Serializer>(properties: &Map<String, Value>, serializer: S) -> Result<S::Ok, S::Error> {
     let mut properties: Vec<_> = properties.iter().collect();
-    properties.sort_by_key(|(name, _)| match name.as_str() {
-        "sessionID" => 0,
-        "info" | "part" => 1,
-        _ => 2,
-    });
+    let place = |name: &str| ORDER.iter().position(|known| *known == name).unwrap_or(ORDER.len());
+    properties.sort_by_key(|(name, _)| place(name));
     serializer.collect_map(properties)
 }
 
