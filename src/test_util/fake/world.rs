@@ -61,6 +61,8 @@ pub(super) struct Session {
     pub(super) info: Map<String, Value>,
     pub(super) directory: String,
     pub(super) messages: Vec<Message>,
+    /// The latest time of any message so far.
+    latest_ms: u64,
     pub(super) todos: Value,
 }
 
@@ -225,6 +227,7 @@ impl World {
             info: info.as_object().cloned().unwrap_or_default(),
             directory: directory.to_owned(),
             messages: Vec::new(),
+            latest_ms: 0,
             todos: json!([]),
         };
         self.sessions.insert(id.clone(), session);
@@ -261,9 +264,8 @@ impl World {
     /// The time of a session's next message. The real server needs longer than a clock's tick from one to the next;
     /// here the order must not be left to the ids.
     pub(super) fn next_message_ms(&self, session: &str) -> u64 {
-        let messages = self.sessions.get(session).map_or(&[][..], |session| &session.messages);
-        let last = messages.iter().map(|message| message.row_ms.max(message.age_key().0)).max();
-        self.clock.now_ms().max(last.map_or(0, |last| last + 1))
+        let latest = self.sessions.get(session).map_or(0, |session| session.latest_ms);
+        self.clock.now_ms().max(latest + 1)
     }
 
     /// Writes a message, new or known, and says so.
@@ -274,10 +276,12 @@ impl World {
         let Some(found) = self.sessions.get_mut(&home) else {
             return;
         };
+        found.latest_ms = found.latest_ms.max(info["time"]["created"].as_u64().unwrap_or(0));
         if let Some(message) = found.messages.iter_mut().rev().find(|message| message.id() == id) {
             message.info = info.clone();
             message.info["sessionID"] = home.into();
         } else {
+            found.latest_ms = found.latest_ms.max(row_ms);
             let message = Message { row_ms, info: info.clone(), parts: Vec::new() };
             let place = found.messages.partition_point(|other| other.row_key() < message.row_key());
             found.messages.insert(place, message);
