@@ -8,6 +8,8 @@
 //! Without `--server` the tasks run on a fake server in another process, so that its work is not counted. With it they run
 //! on anything that speaks the protocol: make a session, list its messages, take a prompt, send events. The number of
 //! events and the moment at which all tasks wait are then the server's affair, unless it plays the script in the prompt.
+//!
+//! With `--rounds` every task has several turns, all tasks at once in each round: a percentile of ten turns says little.
 
 mod process;
 
@@ -19,7 +21,7 @@ use std::{
 use futures_util::{StreamExt, TryStreamExt, stream};
 use opencode_conductor::{
     ClientStatistics, ConversationManager, CreateTaskSession, Directory, Method, OpenCodeClient, PromptInput,
-    RawRequest, SessionId, WaitOptions,
+    RawRequest, RunningPrompt, SessionId, WaitOptions,
     test_util::{FakeOpenCode, Script, Step},
 };
 use opencode_conductor_examples::{
@@ -30,6 +32,7 @@ use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     process::{Child, ChildStdin, Command},
+    runtime::Builder,
 };
 
 use crate::process::Usage;
@@ -37,18 +40,17 @@ use crate::process::Usage;
 const HELP: &str = "\
 Measures what turns cost.
 
-  load [--tasks C] [--events K] [--history M] [--directories D] [--server URL] [--json]
+  load [--tasks C] [--events K] [--history M] [--rounds R] [--directories D] [--server URL] [--json]
 
   --tasks C        tasks at once (default 100)
   --events K       streamed words per turn, on servers that play scripts (default 500)
   --history M      old messages per session (default 100)
+  --rounds R       turns of each task, one after the other (default 1)
   --directories D  directories that the tasks are spread over (default 1)
   --server URL     measure on this server instead of a fake one in another process
   --json           print one JSON object
 ";
 
-/// The gate at which all turns wait until the memory of waiting has been measured.
-const GATE: &str = "go";
 /// How many requests are under way while sessions are prepared.
 const PREPARATIONS: usize = 16;
 
@@ -57,21 +59,26 @@ struct Arguments {
     tasks: usize,
     events: usize,
     history: usize,
+    rounds: usize,
     directories: usize,
     server: Option<String>,
     json: bool,
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    failure::exit("load", run().await)
+fn main() -> ExitCode {
+    let is_server = std::env::args().nth(1).as_deref() == Some("--serve");
+    // The real server has one thread, too.
+    let mut runtime = if is_server { Builder::new_current_thread() } else { Builder::new_multi_thread() };
+    let result = match runtime.enable_all().build() {
+        Ok(runtime) if is_server => runtime.block_on(serve()),
+        Ok(runtime) => runtime.block_on(run()),
+        Err(error) => Err(Failure::because("cannot start the runtime", &error)),
+    };
+    failure::exit("load", result)
 }
 
 #[expect(clippy::print_stdout, reason = "this is what the program is for")]
 async fn run() -> Result<ExitCode, Failure> {
-    if std::env::args().nth(1).as_deref() == Some("--serve") {
-        return serve().await;
-    }
     let Some(arguments) = parse()? else {
         print!("{HELP}");
         return Ok(ExitCode::SUCCESS);
@@ -83,19 +90,27 @@ async fn run() -> Result<ExitCode, Failure> {
     } else {
         print_table(&report);
     }
-    let complete = report["turns"]["settled"] == json!(arguments.tasks);
+    let complete = report["turns"]["settled"] == json!(arguments.tasks * arguments.rounds);
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn parse() -> Result<Option<Arguments>, Failure> {
-    let mut arguments =
-        Arguments { tasks: 100, events: 500, history: 100, directories: 1, server: None, json: false };
+    let mut arguments = Arguments {
+        tasks: 100,
+        events: 500,
+        history: 100,
+        rounds: 1,
+        directories: 1,
+        server: None,
+        json: false,
+    };
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
         match argument {
             lexopt::Arg::Long("tasks") => arguments.tasks = number(&mut parser, "--tasks", 10_000)?,
             lexopt::Arg::Long("events") => arguments.events = number(&mut parser, "--events", 1_000_000)?,
             lexopt::Arg::Long("history") => arguments.history = number(&mut parser, "--history", 100_000)?,
+            lexopt::Arg::Long("rounds") => arguments.rounds = number(&mut parser, "--rounds", 10_000)?,
             lexopt::Arg::Long("directories") => {
                 arguments.directories = number(&mut parser, "--directories", 1_000)?;
             }
@@ -115,7 +130,7 @@ fn number(parser: &mut lexopt::Parser, flag: &str, max: usize) -> Result<usize, 
 /// A server to measure on.
 struct Server {
     url: String,
-    /// The fake's process, which opens its gate when it reads a line.
+    /// The fake's process, which opens a gate when it reads its name.
     fake: Option<(Child, ChildStdin)>,
 }
 
@@ -138,10 +153,10 @@ impl Server {
         Ok(Self { url: url.trim().to_owned(), fake: Some((child, stdin)) })
     }
 
-    async fn open_gate(&mut self) {
+    async fn open_gate(&mut self, gate: &str) {
         if let Some((_, stdin)) = &mut self.fake {
             // If the process is gone, so are the turns, and they will say so.
-            drop(stdin.write_all(b"go\n").await);
+            drop(stdin.write_all(format!("{gate}\n").as_bytes()).await);
             drop(stdin.flush().await);
         }
     }
@@ -154,13 +169,12 @@ async fn serve() -> Result<ExitCode, Failure> {
     let fake = fake.map_err(|error| Failure::because("cannot start the fake server", &error))?;
     println!("{}", fake.url());
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
-    while let Ok(Some(_)) = lines.next_line().await {
-        fake.open_gate(GATE);
+    while let Ok(Some(gate)) = lines.next_line().await {
+        fake.open_gate(&gate);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-#[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
 async fn measure(arguments: &Arguments, mut server: Server) -> Result<Value, Failure> {
     let client = OpenCodeClient::new(&server.url).map_err(|error| Failure::usage(one_line(&error)))?;
     // Waiting at the gate is silence, and not what is measured.
@@ -173,41 +187,31 @@ async fn measure(arguments: &Arguments, mut server: Server) -> Result<Value, Fai
 
     let at_rest = Usage::now();
     let before = client.statistics();
-    let mut step = Step::text("Go");
-    step.words = arguments.events;
-    step.gate_before = Some(GATE.to_owned());
-    let prompt = Script::new([step]).prompt("load");
-    let running: Vec<_> = sessions
-        .iter()
-        .map(|session| manager.prompt(PromptInput::new(session.clone(), prompt.clone())).start())
-        .collect();
-    if server.fake.is_some() {
-        wait_until_busy(&server.url, arguments, sessions.len()).await?;
-    }
-    let waiting = Usage::now();
-
-    let started = Instant::now();
-    server.open_gate().await;
-    let mut delays = Vec::with_capacity(running.len());
-    let mut settled = 0;
-    let mut message_bytes = 0;
-    let mut turns = stream::iter(running).buffer_unordered(usize::MAX);
-    while let Some(ended) = turns.next().await {
-        let returned = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let Ok(result) = ended else { continue };
-        settled += usize::from(result.completion.is_settled());
-        message_bytes += serde_json::to_vec(&result.messages).map_or(0, |json| json.len());
-        let completed = result.messages.iter().rev().find_map(|message| message.info.time().completed);
-        if let Some(completed) = completed.and_then(|completed| u128::try_from(completed.get()).ok()) {
-            delays.push(u64::try_from(returned.saturating_sub(completed)).unwrap_or(u64::MAX));
+    let mut turns = Turns::default();
+    for round in 0..arguments.rounds {
+        // All turns wait here until the memory of waiting has been measured.
+        let gate = format!("round {round}");
+        let mut step = Step::text("Go");
+        step.words = arguments.events;
+        step.gate_before = Some(gate.clone());
+        let prompt = Script::new([step]).prompt("load");
+        let running = sessions
+            .iter()
+            .map(|session| manager.prompt(PromptInput::new(session.clone(), prompt.clone())).start())
+            .collect();
+        if server.fake.is_some() {
+            wait_until_busy(&server.url, arguments, sessions.len()).await?;
         }
+        let waiting = Usage::now();
+        turns.waiting.get_or_insert(waiting);
+        server.open_gate(&gate).await;
+        turns.take(running).await;
+        turns.cpu += Usage::now().cpu.saturating_sub(waiting.cpu);
     }
-    let elapsed = started.elapsed();
     let after = client.statistics();
     let end = Usage::now();
     manager.shutdown().await;
-    let turns = Turns { settled, message_bytes, delays, elapsed };
-    Ok(report(arguments, [before, after], [at_rest, waiting, end], turns))
+    Ok(report(arguments, [before, after], [at_rest, end], turns))
 }
 
 /// Makes the sessions and their history.
@@ -252,6 +256,7 @@ async fn wait_until_busy(url: &str, arguments: &Arguments, n_sessions: usize) ->
 }
 
 /// What came of the turns.
+#[derive(Default)]
 struct Turns {
     settled: usize,
     /// Of their final messages.
@@ -259,17 +264,41 @@ struct Turns {
     /// Milliseconds from the server's end of a turn to its result.
     delays: Vec<u64>,
     elapsed: Duration,
+    cpu: Duration,
+    /// While the turns of the first round waited.
+    waiting: Option<Usage>,
+}
+
+impl Turns {
+    /// Waits for the turns of one round.
+    #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
+    async fn take(&mut self, running: Vec<RunningPrompt>) {
+        let started = Instant::now();
+        let mut turns = stream::iter(running).buffer_unordered(usize::MAX);
+        while let Some(ended) = turns.next().await {
+            let returned = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+            let Ok(result) = ended else { continue };
+            self.settled += usize::from(result.completion.is_settled());
+            self.message_bytes += serde_json::to_vec(&result.messages).map_or(0, |json| json.len());
+            let completed = result.messages.iter().rev().find_map(|message| message.info.time().completed);
+            if let Some(completed) = completed.and_then(|completed| u128::try_from(completed.get()).ok()) {
+                self.delays.push(u64::try_from(returned.saturating_sub(completed)).unwrap_or(u64::MAX));
+            }
+        }
+        self.elapsed += started.elapsed();
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "these are figures for people")]
 fn report(
     arguments: &Arguments,
     [before, after]: [ClientStatistics; 2],
-    [at_rest, waiting, end]: [Usage; 3],
+    [at_rest, end]: [Usage; 2],
     turns: Turns,
 ) -> Value {
-    let Turns { settled, message_bytes, mut delays, elapsed } = turns;
-    let tasks = arguments.tasks as f64;
+    let Turns { settled, message_bytes, mut delays, elapsed, cpu, waiting } = turns;
+    let waiting = waiting.unwrap_or_default();
+    let n_turns = (arguments.tasks * arguments.rounds) as f64;
     let event_bytes = (after.feed_bytes - before.feed_bytes) as f64;
     let read_bytes = (after.bytes_received - before.bytes_received) as f64 + event_bytes;
     // Every event once, and every final message once.
@@ -279,18 +308,18 @@ fn report(
     let percentile = |percent: usize| {
         delays.get((delays.len() * percent / 100).min(delays.len().saturating_sub(1))).copied()
     };
-    let cpu = end.cpu.saturating_sub(waiting.cpu);
     json!({
         "tasks": arguments.tasks,
         "events": arguments.events,
         "history": arguments.history,
+        "rounds": arguments.rounds,
         "directories": arguments.directories,
         "turns": {"settled": settled, "seconds": elapsed.as_secs_f64()},
         "perTurn": {
-            "requests": (after.requests - before.requests) as f64 / tasks,
-            "bytesRead": read_bytes / tasks,
-            "floorBytes": floor_bytes / tasks,
-            "waitingBytes": waiting.resident_bytes.saturating_sub(at_rest.resident_bytes) as f64 / tasks,
+            "requests": (after.requests - before.requests) as f64 / n_turns,
+            "bytesRead": read_bytes / n_turns,
+            "floorBytes": floor_bytes / n_turns,
+            "waitingBytes": waiting.resident_bytes.saturating_sub(at_rest.resident_bytes) as f64 / arguments.tasks as f64,
         },
         "idleToResultMs": {"p50": percentile(50), "p99": percentile(99), "max": delays.last()},
         "eventsReceived": events,
@@ -311,7 +340,7 @@ fn print_table(report: &Value) {
             format!(
                 "{} of {} in {:.2} s",
                 report["turns"]["settled"],
-                report["tasks"],
+                number("/tasks") * number("/rounds"),
                 number("/turns/seconds")
             ),
         ),
