@@ -279,25 +279,26 @@ fn generated(n_parts: usize) -> (SessionId, Vec<String>) {
         let (message, part) = (format!("msg_{at:08}"), format!("prt_{at:08}"));
         let mut info = json!({"id": message, "sessionID": session, "role": "assistant", "time": {"created": at},
             "modelID": "m", "providerID": "p", "cost": 0, "tokens": {"input": 1, "output": 1}});
-        let mut push = |kind: &str, properties: serde_json::Value| {
-            lines.push(json!({"id": "evt_0", "type": kind, "properties": properties}).to_string());
+        // With the fields in the server's order, which a value of serde_json does not keep.
+        let mut push = |kind: &str, properties: &str| {
+            lines.push(format!(r#"{{"id":"evt_0","type":"{kind}","properties":{properties}}}"#));
         };
         let mut body = json!({"id": part, "sessionID": session, "messageID": message, "type": "text", "text": "",
             "time": {"start": at}});
-        push("message.updated", json!({"info": info}));
-        push("message.part.updated", json!({"part": body}));
+        let whose = format!(r#""sessionID":"{session}""#);
+        push("message.updated", &format!(r#"{{{whose},"info":{info}}}"#));
+        push("message.part.updated", &format!(r#"{{{whose},"part":{body}}}"#));
+        let delta = format!(
+            r#"{{{whose},"messageID":"{message}","partID":"{part}","field":"text","delta":"word "}}"#
+        );
         for _ in 0..20 {
-            push(
-                "message.part.delta",
-                json!({"sessionID": session, "messageID": message, "partID": part,
-                "field": "text", "delta": "word "}),
-            );
+            push("message.part.delta", &delta);
         }
         body["text"] = json!("word ".repeat(20));
         body["time"]["end"] = json!(at);
-        push("message.part.updated", json!({"part": body}));
+        push("message.part.updated", &format!(r#"{{{whose},"part":{body}}}"#));
         info["time"]["completed"] = json!(at);
-        push("message.updated", json!({"info": info}));
+        push("message.updated", &format!(r#"{{{whose},"info":{info}}}"#));
     }
     (SessionId::new(session), lines)
 }
