@@ -55,19 +55,24 @@ same everywhere, and [a test](../tests/it/manager_cost.rs) holds them.
 
 ## Turns
 
-`load` runs tasks at once on a fake server in another process: each turn streams so many events into a session with so many old
-messages. The floor is what nobody can do without: every event once, and every message of the answer once.
+`load` runs tasks at once on a fake server in another process: each turn streams so many events, as fast as the fake can, into a
+session with so many old messages. The fake has one thread, as the real server has. The floor is what nobody can do without:
+every event once, and every message of the answer once.
 
 {turns}
+- **Requests**: a turn sends its prompt and reads its end. The first one of a session also looks whether it is at rest, and the first of
+  a directory opens the event stream.
 - **Bytes**: at most {of_floor:.2} times the floor. The TypeScript original read {original}
   for 500 events over 100 old messages and 2,000 over 500.
 - **Time to the result** is from the moment that the server stamped on the last message, to the millisecond, until the caller has
-  the result. With all turns ending at once on two cores, most of it is other turns' work.
-- **Memory** is what the process grew by while all turns wait for the model, per turn. Of a single turn it is mostly what the
-  first turn in a process sets up.
+  the result. All turns of a round end at once on two cores, so most of it is other turns' work; some of it is the server's, which
+  writes down the end of several turns before it sends the first.
+- **Memory** is what the process grew by while all turns of the first round wait for the model, per turn. Of a single turn it is
+  mostly what the first turn in a process sets up.
 
 ```sh
 cargo run --release --example load -- --tasks 100 --events 500 --history 100
+cargo run --release --example load -- --tasks 10 --events 500 --history 100 --rounds 20
 ```
 
 ## Folding
@@ -102,8 +107,12 @@ cargo bench              # -- --quick for rougher figures in less time, -- reduc
 
 ## What limits us now
 
-- A part or message event is read into types after a first look at its kind and session, so decoding costs more than one pass over
-  the bytes. Next to it, merging and folding are cheap.
+- Text that is added to a part is decoded by a short way. Every other event is read into types after a first look at its kind and
+  session, so decoding it costs more than one pass over the bytes. Next to it, merging and folding are cheap.
+- In a burst of text a fifth of the CPU time is the system's, which reads the socket and wakes the tasks of the turns, and a fifth
+  goes to allocating memory.
+- Whoever watches a turn gets each changed message whole, at most once per batch of events, which copies a long text again and again.
+  Its growth alone, as `Update::Conversation` tells it, is not copied.
 - A new block touches two maps. With every state kept, each state owns a path through both, which grows with their depth.
 - A thousand turns that end in the same moment read a thousand last messages through one client on two cores; the last result waits
   for the work of all others.

@@ -35,6 +35,7 @@ pub(crate) struct Load {
     pub(crate) tasks: u32,
     pub(crate) events: u32,
     history: u32,
+    rounds: u32,
     settled: u32,
     requests: f64,
     pub(crate) bytes: f64,
@@ -77,17 +78,28 @@ impl Measured {
 
     /// The runs of `load` as Markdown.
     pub(crate) fn turns(&self) -> String {
-        let mut text = "| tasks at once | events | old messages | settled | requests per turn | kB per turn | of the floor | idle to result, p50 | p99 | CPU per event | memory per waiting turn | sockets |\n|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n".to_owned();
+        let mut text = "| tasks at once | events | old messages | turns settled | requests per turn | kB per turn | of the floor | idle to result, p50 | p99 | CPU per event | memory per waiting turn | sockets |\n|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n".to_owned();
         for load in &self.loads {
             let Load {
-                tasks, events, history, settled, requests, p50_ms, p99_ms, cpu_micros, sockets, ..
+                tasks,
+                events,
+                history,
+                rounds,
+                settled,
+                requests,
+                p50_ms,
+                p99_ms,
+                cpu_micros,
+                sockets,
+                ..
             } = load;
+            let turns = tasks * rounds;
             let (kilobytes, of_floor) = (load.bytes / 1e3, load.bytes / load.floor_bytes);
             let memory = load.waiting_bytes / 1024.0;
             // Writing to a string cannot fail.
             let _ = writeln!(
                 text,
-                "| {tasks} | {events} | {history} | {settled} | {requests:.2} | {kilobytes:.0} | {of_floor:.2}× | {p50_ms} ms | {p99_ms} ms | {cpu_micros:.1} µs | {memory:.0} KiB | {sockets} |"
+                "| {tasks} | {events} | {history} | {settled} of {turns} | {requests:.2} | {kilobytes:.0} | {of_floor:.2}× | {p50_ms} ms | {p99_ms} ms | {cpu_micros:.1} µs | {memory:.0} KiB | {sockets} |"
             );
         }
         text
@@ -105,6 +117,7 @@ impl Load {
             tasks: count("/tasks"),
             events: count("/events"),
             history: count("/history"),
+            rounds: count("/rounds"),
             settled: count("/turns/settled"),
             requests: number("/perTurn/requests"),
             bytes: number("/perTurn/bytesRead"),
