@@ -6,7 +6,7 @@ use crate::{
     client::{ApiError, DirectoryClient, MessagePage},
     ids::{MessageId, SessionId},
     turn::Read,
-    wire::{Decoded, Message, MessageInfo, PermissionRequest, QuestionRequest, SessionInfo, StatusMap},
+    wire::{Message, MessageInfo, PermissionRequest, QuestionRequest, SessionInfo, StatusMap},
 };
 
 /// The first page has what is expected, since all else is of earlier turns and may be large; further pages grow from this.
@@ -29,10 +29,11 @@ pub(super) enum Back {
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     pub(super) messages: Option<Messages>,
+    /// Nothing where nobody looked, or the server does not tell; the same below.
     pub(super) status: Option<StatusMap>,
     pub(super) children: Vec<SessionInfo>,
     pub(super) of_children: Vec<(SessionId, Messages)>,
-    /// What is pending; nothing where nobody looked, or the server does not tell.
+    /// What is pending.
     pub(super) permissions: Option<Vec<PermissionRequest>>,
     pub(super) questions: Option<Vec<QuestionRequest>>,
 }
@@ -60,7 +61,7 @@ impl Reader {
     pub(super) async fn read(self, read: Read) -> Result<Reading, ApiError> {
         let mut reading = Reading::default();
         if read.status {
-            reading.status = Some(self.api.session_status().await?);
+            reading.status = unless_unknown(self.api.session_status().await)?;
         }
         if read.messages {
             reading.messages = Some(self.messages().await?);
@@ -116,7 +117,7 @@ impl Reader {
         let mut open = vec![self.root.clone()];
         let mut seen = BTreeSet::from([self.root.clone()]);
         while let Some(parent) = open.pop() {
-            let children = unless_missing(self.api.children(&parent).await, &parent, &self.root)?;
+            let children = unless_unknown(self.api.children(&parent).await)?;
             for child in children.into_iter().flat_map(|children| children.items) {
                 if seen.insert(child.id.clone()) {
                     open.push(child.id.clone());
@@ -127,34 +128,26 @@ impl Reader {
         seen.remove(&self.root);
         for child in seen.into_iter().chain(self.known_children.iter().cloned()).collect::<BTreeSet<_>>() {
             let list = self.api.messages(&child, &MessagePage::all()).await;
-            let Some(list) = unless_missing(list, &child, &self.root)? else { continue };
+            let Some(list) = unless_unknown(list)? else { continue };
             let messages = Messages { sound: list.malformed.is_empty(), messages: list.messages };
             reading.of_children.push((child, messages));
         }
-        reading.permissions = unless_unknown(self.api.permissions().await)?;
-        reading.questions = unless_unknown(self.api.questions().await)?;
+        reading.permissions = unless_unknown(self.api.permissions().await)?.map(|list| list.items);
+        reading.questions = unless_unknown(self.api.questions().await)?.map(|list| list.items);
         Ok(())
     }
 }
 
-/// What was read of a session; nothing if it is a descendant that does not exist any more.
-fn unless_missing<T>(
-    read: Result<T, ApiError>,
-    session: &SessionId,
-    root: &SessionId,
-) -> Result<Option<T>, ApiError> {
+/// What was read; nothing if the server does not know what was asked for: a descendant that was deleted, or a route, for which it
+/// may have a page.
+fn unless_unknown<T>(read: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
+    let is_unknown = |error: &ApiError| {
+        let refused = error.status().is_some_and(|status| status < 500);
+        refused && !error.is_unauthorized() && !error.is_retryable()
+    };
     match read {
-        Err(error) if error.is_not_found() && session != root => Ok(None),
+        Err(error) if is_unknown(&error) => Ok(None),
         read => read.map(Some),
-    }
-}
-
-/// What is pending; nothing on servers before 1.1, which do not know the route and answer with a page.
-fn unless_unknown<T>(read: Result<Decoded<T>, ApiError>) -> Result<Option<Vec<T>>, ApiError> {
-    match read {
-        Ok(list) => Ok(Some(list.items)),
-        Err(error) if error.status().is_some_and(|status| status < 500) => Ok(None),
-        Err(error) => Err(error),
     }
 }
 

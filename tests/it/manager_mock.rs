@@ -84,6 +84,27 @@ async fn a_server_with_a_web_page_for_a_stream_is_polled() {
     assert_eq!(ask(&manager).await.unwrap().answer().as_deref(), Some("4"));
 }
 
+/// Whoever measures a client writes no more of a server than that, with a page or without for all else.
+#[tokio::test]
+async fn four_routes_make_a_server() {
+    for page in [true, false] {
+        let mock = OpenCodeMock::start().await;
+        if !page {
+            mock.mock_no_other_route().await;
+        }
+        mock.mock_create_session(&[]).await;
+        mock.mock_prompt_async(204).await;
+        mock.mock_messages(lists()).await;
+        // It ends again and again, so that everything is read that there might be.
+        mock.mock_events(told(&[prompt("PROMPT1", 1), answer("PROMPT1", "4", 2)])).await;
+        let manager = mock.manager().build();
+        create(&manager).await.unwrap();
+        let result = ask(&manager).await.unwrap_or_else(|error| panic!("page: {page}: {error:?}"));
+        assert_eq!(result.completion, Completion::Settled, "page: {page}");
+        assert_eq!(result.answer().as_deref(), Some("4"), "page: {page}");
+    }
+}
+
 #[tokio::test]
 async fn a_prompt_that_is_refused_was_not_run() {
     for status in [400, 404] {

@@ -172,6 +172,11 @@ impl OpenCodeMock {
         self.acknowledge(&format!("/session/{SESSION}/abort")).await;
     }
 
+    /// Nothing for what is not mocked later: no page, and no list of children.
+    pub(crate) async fn mock_no_other_route(&self) {
+        self.server.reset().await;
+    }
+
     /// Everything, with this status.
     pub(crate) async fn mock_refusal(&self, status: u16) {
         let refusal = Mock::given(path_regex(".*")).respond_with(ResponseTemplate::new(status));
