@@ -173,7 +173,7 @@ impl Connection<'_> {
         disposed.then_some(FeedLoss::Disposed)
     }
 
-    /// Decodes an event for `targets`, or for those whom it turns out to concern; for everybody, if it cannot be decoded.
+    /// Decodes an event for `targets`; without them for those whom it turns out to concern, or for everybody if that cannot be told.
     fn deliver(&self, json: &str, targets: Option<Vec<Arc<Queue>>>) {
         match decode(json, &self.registry.counters) {
             Ok(event) => {

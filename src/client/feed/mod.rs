@@ -400,6 +400,7 @@ impl Feed {
     }
 }
 
+/// Decodes an event, and counts what came of it.
 fn decode(json: &str, counters: &Counters) -> Result<ServerEvent, DecodeError> {
     counters.events_decoded.increment();
     let event = ServerEvent::from_json(json);
