@@ -85,11 +85,8 @@ async fn run() -> Result<ExitCode, Failure> {
     };
     let server = Server::start(arguments.server.as_deref()).await?;
     let report = measure(&arguments, server).await?;
-    if arguments.json {
-        println!("{report:#}");
-    } else {
-        print_table(&report);
-    }
+    // At once, so that a reader who has seen enough does no harm.
+    print!("{}", if arguments.json { format!("{report:#}\n") } else { table(&report) });
     let complete = report["turns"]["settled"] == json!(arguments.tasks * arguments.rounds);
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -331,8 +328,7 @@ fn report(
     })
 }
 
-#[expect(clippy::print_stdout, reason = "this is what the program is for")]
-fn print_table(report: &Value) {
+fn table(report: &Value) -> String {
     let number = |path: &str| report.pointer(path).and_then(Value::as_f64).unwrap_or(f64::NAN);
     let rows = [
         (
@@ -359,7 +355,5 @@ fn print_table(report: &Value) {
         ("open sockets", report["sockets"].to_string()),
         ("reconnects, resyncs", format!("{}, {}", report["reconnects"], report["resyncs"])),
     ];
-    for (name, value) in rows {
-        println!("{name:<26}{value}");
-    }
+    rows.map(|(name, value)| format!("{name:<26}{value}\n")).concat()
 }
