@@ -60,8 +60,8 @@ session with so many old messages. The fake has one thread, as the real server h
 every event once, and every message of the answer once.
 
 {turns}
-- **Requests**: a turn sends its prompt and reads its end. The first one of a session also looks whether it is at rest, and the first of
-  a directory opens the event stream.
+- **Requests**: a turn sends its prompt and reads its end. The first one of a session also asks which model the server would use,
+  and the first of a directory opens the event stream.
 - **Bytes**: at most {of_floor:.2} times the floor. The TypeScript original read {original}
   for 500 events over 100 old messages and 2,000 over 500.
 - **Time to the result** is from the moment that the server stamped on the last message, to the millisecond, until the caller has
