@@ -172,7 +172,7 @@ fn curves(measured: &Measured) -> Result<String, Failure> {
         Chart {
             title: "Decoding one event, by its MiB",
             scale: Scale::Logarithmic,
-            unit: |ms| format!("{ms} ms"),
+            unit: |ms| if ms < 1e3 { format!("{ms} ms") } else { format!("{} s", ms / 1e3) },
             lines: vec![
                 line(one, "conductor", "opencode-conductor")?,
                 line(one, "eventsource-stream", "eventsource-stream")?,
