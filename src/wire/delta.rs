@@ -5,7 +5,8 @@
 
 use super::event::{EventPayload, PartDelta, ServerEvent};
 
-const KIND: &str = r#""type":"message.part.delta","properties":{"sessionID":""#;
+/// What every delta has between its id and its first value.
+const HEAD: &str = r#""type":"message.part.delta","properties":{"sessionID":""#;
 
 /// Whose text it is, if `json` begins as a delta does.
 #[cfg(feature = "client")]
@@ -35,10 +36,14 @@ impl<'a> Words<'a> {
     fn of_delta(json: &'a str) -> Option<(Option<&'a str>, Self)> {
         let mut words = Self(json.strip_prefix('{')?);
         let id = match words.after(r#""id":""#) {
-            Some(words) => Some(words.value().filter(|_| words.after(",").is_some())?),
+            Some(words) => {
+                let id = words.value()?;
+                words.after(",")?;
+                Some(id)
+            }
             None => None,
         };
-        words.after(KIND)?;
+        words.after(HEAD)?;
         Some((id, words))
     }
 
