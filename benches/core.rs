@@ -24,7 +24,7 @@ use opencode_conductor::{
 };
 use serde_json::{Value, json};
 
-use crate::figures::{Settings, Stopwatch, Table, seconds, timed};
+use crate::figures::{Settings, Stopwatch, Table, compared, seconds, timed};
 
 const SIZES: [usize; 3] = [1_000, 10_000, 100_000];
 /// Changes per run.
@@ -53,13 +53,12 @@ enum Keep {
 fn reducer(settings: &Settings) -> Table {
     type Run = fn(&SessionConversationState, Keep) -> Duration;
     let mut table = Table::new("Fold, by blocks there are", "ns per event", &["1,000", "10,000", "100,000"]);
+    let [small, middle, large] = SIZES.map(conversation);
     for (name, run) in [("delta", deltas as Run), ("new block", upserts)] {
         for (kept, keep) in [("", Keep::Nothing), (", all states kept", Keep::Everything)] {
-            let cost = |size| {
-                let state = conversation(size);
-                seconds(settings, || run(&state, keep)) * 1e9 / CHANGES as f64
-            };
-            table.row(format!("{name}{kept}"), SIZES.map(cost));
+            let took =
+                compared(settings, [&|| run(&small, keep), &|| run(&middle, keep), &|| run(&large, keep)]);
+            table.row(format!("{name}{kept}"), took.map(|seconds| seconds * 1e9 / CHANGES as f64));
         }
     }
     table
@@ -157,21 +156,22 @@ fn logs(settings: &Settings) -> Table {
     let decoded: Vec<_> = recorded.iter().map(|(root, lines)| (root.clone(), decode(lines))).collect();
     let n_events: usize = recorded.iter().map(|(_, lines)| lines.len()).sum();
     let n_bytes: usize = recorded.iter().flat_map(|(_, lines)| lines).map(String::len).sum();
-    let rate = |run: &dyn Fn()| n_events as f64 / seconds(settings, || timed(run));
-    let mut table = Table::new("All recordings, each on its own", "events per second", &["recordings"]);
-    table.row(
-        "decode + merge + fold",
-        [rate(&|| recorded.iter().for_each(|(root, lines)| replay(root, lines)))],
-    );
     let lines = || recorded.iter().flat_map(|(_, lines)| lines);
-    table.row(
-        "decode alone",
-        [rate(&|| lines().for_each(|line| drop(black_box(ServerEvent::from_json(line)))))],
-    );
+    let all = || recorded.iter().for_each(|(root, lines)| replay(root, lines));
+    let events = || lines().for_each(|line| drop(black_box(ServerEvent::from_json(line))));
     let values = || lines().for_each(|line| drop(black_box(serde_json::from_str::<Value>(line))));
-    table.row("(serde_json into Value, for comparison)", [rate(&values)]);
     let merge = || decoded.iter().for_each(|(root, events)| fold_events(root, events));
-    table.row("merge + fold alone", [rate(&merge)]);
+    let names = [
+        "decode + merge + fold",
+        "decode alone",
+        "(serde_json into Value, for comparison)",
+        "merge + fold alone",
+    ];
+    let took = compared(settings, [&|| timed(all), &|| timed(events), &|| timed(values), &|| timed(merge)]);
+    let mut table = Table::new("All recordings, each on its own", "events per second", &["recordings"]);
+    for (name, seconds) in names.into_iter().zip(took) {
+        table.row(name, [n_events as f64 / seconds]);
+    }
     table.row("(recordings)", [recorded.len() as f64]);
     table.row("(bytes per event)", [n_bytes as f64 / n_events as f64]);
     table

@@ -136,18 +136,32 @@ fn cpu_nanos() -> Option<u64> {
     stat.split_whitespace().next()?.parse().ok()
 }
 
-/// Seconds per run: the best of several rounds, each long enough for the coarse clock to be exact enough.
-pub(crate) fn seconds(settings: &Settings, mut run: impl FnMut() -> Duration) -> f64 {
-    let (n_rounds, round) = if settings.quick { (1, 60) } else { (3, 300) };
-    let mut best = f64::MAX;
-    for _ in 0..n_rounds {
-        let (mut total, mut n_runs) = (Duration::ZERO, 0.0);
-        let wall = Instant::now();
-        while total < Duration::from_millis(round) && wall.elapsed() < Duration::from_secs(5) {
-            total += run();
-            n_runs += 1.0;
+/// Seconds per run.
+pub(crate) fn seconds(settings: &Settings, run: impl Fn() -> Duration) -> f64 {
+    let [seconds] = compared(settings, [&run]);
+    seconds
+}
+
+/// Seconds per run of each, for figures that are to be compared: the best of several rounds, each long enough for the coarse clock
+/// to be exact enough. They take turns, so that a moment in which the machine is slow is not the moment of one of them.
+pub(crate) fn compared<const N: usize>(settings: &Settings, runs: [&dyn Fn() -> Duration; N]) -> [f64; N] {
+    let (n_rounds, round) = if settings.quick { (1, 60) } else { (9, 100) };
+    let patience = Duration::from_secs(5);
+    let mut best = [f64::MAX; N];
+    let started = Instant::now();
+    for n in 0..n_rounds {
+        if n > 0 && started.elapsed() > patience {
+            break;
         }
-        best = best.min(total.as_secs_f64() / n_runs);
+        for (best, run) in best.iter_mut().zip(runs) {
+            let (mut total, mut n_runs) = (Duration::ZERO, 0.0);
+            let wall = Instant::now();
+            while total < Duration::from_millis(round) && wall.elapsed() < patience {
+                total += run();
+                n_runs += 1.0;
+            }
+            *best = best.min(total.as_secs_f64() / n_runs);
+        }
     }
     best
 }
