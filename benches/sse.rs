@@ -20,7 +20,7 @@ use futures_util::{FutureExt, Stream, StreamExt, stream};
 
 use crate::figures::{Settings, Table, seconds, timed};
 
-#[path = "../src/client/sse.rs"]
+#[path = "../src/opencode/client/sse.rs"]
 #[expect(dead_code, reason = "the benchmark uses a part of it")]
 mod sse;
 

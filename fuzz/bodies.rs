@@ -18,7 +18,7 @@ use opencode_conductor::{
 use serde_json::Value;
 
 #[cfg(feature = "client")]
-#[path = "../src/client/sse.rs"]
+#[path = "../src/opencode/client/sse.rs"]
 mod decoder;
 
 /// The first byte is the limit of an event's size, as a power of two; the second how long the chunks are; the rest is the stream.

@@ -4,10 +4,7 @@
     doc = "The conversation core of `opencode-conductor`: plain data and pure functions. The rest needs the feature `client`."
 )]
 
-#[cfg(feature = "client")]
-mod client;
 mod conversation;
-pub mod convert;
 #[cfg(feature = "client")]
 mod count;
 mod error;
@@ -17,15 +14,17 @@ mod ids;
 #[cfg(feature = "client")]
 mod manager;
 pub mod markdown;
-mod observe;
-#[cfg(feature = "client")]
-mod server;
+mod opencode;
 #[cfg(feature = "test-util")]
 pub mod test_util;
 mod time;
 mod transcript;
-pub mod turn;
-pub mod wire;
+
+pub use opencode::{convert, turn, wire};
+// The names that the modules have had so far.
+use opencode::mirror as observe;
+#[cfg(feature = "client")]
+use opencode::{client, server};
 
 #[cfg(feature = "client")]
 pub use client::{

@@ -19,7 +19,7 @@ struct Document(Value);
 
 impl Document {
     fn load() -> Self {
-        Self(serde_json::from_str(include_str!("../../fixtures/openapi.json")).unwrap())
+        Self(serde_json::from_str(include_str!("../../../fixtures/openapi.json")).unwrap())
     }
 
     fn schema(&self, name: &str) -> &Value {

@@ -41,11 +41,7 @@
 //!
 //! More in the [guide](crate::guide::testing).
 
-mod fake;
-mod script;
-
-pub use fake::{
-    FakeOpenCode, FakeOptions, Fault, Flavour, Injection, Log, ModelCall, Moment, Prompt, RecordedEvent,
-    RecordedRequest, Route,
+pub use crate::opencode::fake::{
+    FakeOpenCode, FakeOptions, Fault, Flavour, Injection, Log, ModelCall, Moment, Prompt, ProviderError,
+    RecordedEvent, RecordedRequest, Route, Script, ScriptedTool, Step, ToolOutcome,
 };
-pub use script::{ProviderError, Script, ScriptedTool, Step, ToolOutcome};

@@ -16,6 +16,7 @@ mod provider;
 mod recorder;
 mod routes;
 mod run;
+mod script;
 mod serve;
 mod subagent;
 mod tools;
@@ -40,9 +41,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 pub use faults::{Fault, Injection, Route};
 pub use options::{FakeOptions, Flavour};
 pub use recorder::{Log, ModelCall, RecordedEvent, RecordedRequest};
+pub use script::{ProviderError, Script, ScriptedTool, Step, ToolOutcome};
 
 use self::{events::Signal, faults::Faults, gates::Gates, recorder::Recorder, world::World};
-use super::{Script, Step};
 
 /// How many connections may wait to be accepted.
 const BACKLOG: u32 = 4096;
