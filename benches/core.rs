@@ -17,8 +17,7 @@ use std::{fs, hint::black_box, path::Path, sync::Arc, time::Duration};
 
 use opencode_conductor::{
     Architecture, BlockBody, BlockId, BlockOrder, BlockStatus, ConversationBlock, ConversationEvent,
-    ConversationId, MessageId, Millis, SessionConversationState, SessionId, SessionTree,
-    convert::ConvertOptions,
+    ConversationId, ConvertOptions, MessageId, Millis, SessionConversationState, SessionId, SessionTree,
     message_signature, parse_transcript, reduce_session_event,
     wire::{Message, ServerEvent},
 };

@@ -4,6 +4,7 @@
 //! cargo run --example replay -- fixtures/subagent/events.sse
 //! cargo run --example replay -- fixtures/subagent/messages/*.json --markdown
 //! cargo run --example replay -- fixtures/plain/export.json --json
+//! cargo run --example replay -- fixtures/subagent/events.sse --events
 //! ```
 
 #![expect(clippy::print_stderr, reason = "this is what a command-line program does")]
@@ -14,16 +15,18 @@ use opencode_conductor::{
     BlockBody, BlockStatus, OpenCodeFormat, OpenCodeOptions, RunStatus, SessionConversationState, SessionId,
     Thread, TranscriptError,
     markdown::{self, MarkdownOptions},
-    parse_opencode,
+    parse_opencode_events,
 };
 
 const USAGE: &str = "usage: replay FILE… [--format opencode-events|opencode-messages|opencode-export|auto] \
-                     [--session ID] [--json|--markdown]";
+                     [--session ID] [--json|--markdown|--events]";
 
 enum Output {
     Terminal,
     Json,
     Markdown,
+    /// One conversation event per line, as a web client would be sent them.
+    Events,
 }
 
 struct Arguments {
@@ -51,7 +54,14 @@ fn run() -> Result<(), String> {
         documents.push(text);
     }
     let texts: Vec<&str> = documents.iter().map(String::as_str).collect();
-    let transcript = parse_opencode(&texts, &options).map_err(|error| match &error {
+    let mut events = String::new();
+    let transcript = parse_opencode_events(&texts, &options, |event| {
+        if matches!(output, Output::Events) {
+            // Writing plain data to a string cannot fail.
+            events.extend([serde_json::to_string(event).unwrap_or_default().as_str(), "\n"]);
+        }
+    })
+    .map_err(|error| match &error {
         TranscriptError::Unrecognised { document } | TranscriptError::Malformed { document, .. } => {
             format!("{}: {}", files[*document], with_causes(&error))
         }
@@ -63,6 +73,7 @@ fn run() -> Result<(), String> {
     let text = match output {
         Output::Json => serde_json::to_string(&transcript.state).map_err(|error| error.to_string())? + "\n",
         Output::Markdown => markdown::render(&transcript.state, &MarkdownOptions::default()),
+        Output::Events => events,
         Output::Terminal => Terminal::new().render(&transcript.state),
     };
     // A reader that has seen enough, such as `head`, is no failure.
@@ -90,6 +101,7 @@ fn arguments(mut words: impl Iterator<Item = String>) -> Result<Arguments, Strin
             }
             "--session" => arguments.options = arguments.options.with_session(SessionId::new(value()?)),
             "--json" => arguments.output = Output::Json,
+            "--events" => arguments.output = Output::Events,
             "--markdown" => arguments.output = Output::Markdown,
             option if option.starts_with("--") => return Err(format!("unknown option {option}; {USAGE}")),
             _ => arguments.files.push(word),
@@ -175,7 +187,7 @@ impl Terminal {
                     let colour = if *is_error { RED } else { DIM };
                     self.line(depth + 1, colour, &shortened(&output.as_str()));
                 }
-                BlockBody::System { content } => self.line(depth, BLUE, &format!("─ {content}")),
+                BlockBody::System { content, .. } => self.line(depth, BLUE, &format!("─ {content}")),
                 BlockBody::Error { content } => self.line(depth, RED, &format!("✗ {content}")),
                 BlockBody::Subagent(subagent) => {
                     let what = subagent.description.as_deref().unwrap_or_default();

@@ -8,9 +8,8 @@ use std::{
 };
 
 use opencode_conductor::{
-    Architecture, MessageId, Observed, OpenCodeFormat, OpenCodeOptions, PartId, SessionConversationState,
-    SessionId, SessionTree, Snapshot, Transcript, TranscriptError,
-    convert::ConvertOptions,
+    Architecture, ConvertOptions, MessageId, Observed, OpenCodeFormat, OpenCodeOptions, PartId,
+    SessionConversationState, SessionId, SessionTree, Snapshot, Transcript, TranscriptError,
     markdown::{self, MarkdownOptions},
     message_signature, parse_opencode, parse_transcript,
     wire::{EventPayload, Message, MessageInfo, Part, PartBody, ServerEvent},

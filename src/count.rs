@@ -11,7 +11,8 @@ macro_rules! counters {
         }
     ) => {
         $(#[$meta])*
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+        #[serde(rename_all = "camelCase")]
         #[non_exhaustive]
         pub struct $statistics {
             $($(#[$doc])* pub $name: u64,)*

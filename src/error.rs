@@ -23,6 +23,17 @@ impl InvalidInput {
         Self { field, rule }
     }
 
+    /// Refuses ids that are blank or hold control characters.
+    pub(crate) fn check_id(field: &'static str, id: &str) -> Result<(), Self> {
+        if id.trim().is_empty() {
+            return Err(Self::new(field, "must not be empty"));
+        }
+        if id.chars().any(char::is_control) {
+            return Err(Self::new(field, "must not contain control characters"));
+        }
+        Ok(())
+    }
+
     /// Refuses durations that are no limit, because they are nothing, or because nobody waits that long.
     pub(crate) fn check_durations(durations: &[(&'static str, Duration)]) -> Result<(), Self> {
         for &(name, value) in durations {
@@ -34,5 +45,81 @@ impl InvalidInput {
             }
         }
         Ok(())
+    }
+}
+
+/// Any error of this crate: what each call's own error converts into.
+///
+/// # Examples
+/// ```no_run
+/// # #[cfg(feature = "client")]
+/// # async fn example() -> Result<(), opencode_conductor::Error> {
+/// use opencode_conductor::{ConversationManager, CreateTaskSession, PromptInput};
+///
+/// let manager = ConversationManager::connect("http://127.0.0.1:4096")?;
+/// let task = CreateTaskSession::new("project", "task", "/srv/project", "/srv/worktree");
+/// let session = manager.create_task_session(task).await?.session_id;
+/// let result = manager.prompt(PromptInput::new(session, "Tidy up.")).await?.settled()?;
+/// # drop(result);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Input was refused before anything was sent.
+    #[error(transparent)]
+    Invalid(#[from] InvalidInput),
+    /// A transcript could not be loaded.
+    #[error(transparent)]
+    Transcript(#[from] crate::transcript::TranscriptError),
+    /// An agent could not do what it was asked.
+    #[error(transparent)]
+    Agent(#[from] crate::agent::AgentError),
+    /// A request to an `OpenCode` server failed.
+    #[cfg(feature = "client")]
+    #[error(transparent)]
+    Api(#[from] crate::opencode::client::ApiError),
+    /// A managed server could not be started.
+    #[cfg(feature = "client")]
+    #[error(transparent)]
+    Launch(#[from] crate::opencode::server::LaunchError),
+    /// A session could not be made, found or removed.
+    #[cfg(feature = "client")]
+    #[error(transparent)]
+    Session(#[from] crate::manager::SessionError),
+    /// The model was not called.
+    #[cfg(feature = "client")]
+    #[error(transparent)]
+    Prompt(#[from] crate::manager::PromptError),
+    /// The model was called, and did not finish.
+    #[cfg(feature = "client")]
+    #[error(transparent)]
+    Turn(#[from] crate::manager::TurnFailed),
+    /// There is no answer of the asked shape.
+    #[cfg(feature = "client")]
+    #[error(transparent)]
+    JsonAnswer(#[from] crate::manager::JsonAnswerError),
+}
+
+impl Error {
+    /// Whether the same task may succeed when it is tried again.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Invalid(_) | Self::Transcript(_) => false,
+            Self::Agent(error) => error.is_retryable(),
+            #[cfg(feature = "client")]
+            Self::Api(error) => error.is_retryable(),
+            #[cfg(feature = "client")]
+            Self::Launch(_) => false,
+            #[cfg(feature = "client")]
+            Self::Session(error) => error.is_retryable(),
+            #[cfg(feature = "client")]
+            Self::Prompt(error) => error.is_retryable(),
+            #[cfg(feature = "client")]
+            Self::Turn(failed) => failed.result.completion.is_retryable(),
+            #[cfg(feature = "client")]
+            Self::JsonAnswer(error) => error.is_retryable(),
+        }
     }
 }

@@ -32,6 +32,13 @@ macro_rules! string_id {
                 Self(id.into())
             }
 
+            /// The id without white space around it.
+            #[must_use]
+            pub fn trimmed(self) -> Self {
+                let trimmed = self.0.trim();
+                if trimmed.len() == self.0.len() { self } else { Self(trimmed.into()) }
+            }
+
             /// The id as the server writes it.
             pub fn as_str(&self) -> &str {
                 &self.0

@@ -4,9 +4,13 @@
     doc = "The conversation core of `opencode-conductor`: plain data and pure functions. The rest needs the feature `client`."
 )]
 
+mod agent;
+#[cfg(feature = "client")]
+mod backoff;
 mod conversation;
 #[cfg(feature = "client")]
 mod count;
+mod directory;
 mod error;
 #[cfg(feature = "client")]
 pub mod guide;
@@ -15,48 +19,61 @@ mod ids;
 mod manager;
 pub mod markdown;
 mod opencode;
+#[cfg(feature = "client")]
+mod process;
+mod session;
+#[cfg(feature = "client")]
+mod store;
 #[cfg(feature = "test-util")]
 pub mod test_util;
 mod time;
 mod transcript;
 
-pub use opencode::{convert, turn, wire};
-// The names that the modules have had so far.
-use opencode::mirror as observe;
-#[cfg(feature = "client")]
-use opencode::{client, server};
-
-#[cfg(feature = "client")]
-pub use client::{
-    ApiError, ApiErrorKind, ClientBuilder, ClientStatistics, Cursor, Directory, DirectoryClient, FeedLoss,
-    FeedOptions, FeedSignal, GoneReason, MessageList, MessagePage, Method, OpenCodeClient, RawAnswer,
-    RawRequest, ResyncReason, ServerAnswer, SessionFilter, Subscription,
+pub use agent::{
+    AbortReport, Agent, AgentError, AgentErrorKind, AgentStatus, Ask, Asked, BoxFuture, Capabilities,
+    Completion, ConversationSink, Decision, Delivery, Ended, Execution, Failure, IdleOutcome, Limit,
+    ModelRef, NativeMessages, NewSession, Notice, OpenSession, Opened, Permission, Phase, PreparedPrompt,
+    PromptPart, PromptSpec, Question, QuestionAnswer, QuestionOption, SessionDescription, Stop, StopRequest,
+    Subject, TimeoutAction, TurnHost, Unprepared, WaitOptions,
 };
 pub use conversation::{
-    BlockBody, BlockOrder, BlockStatus, BlockText, Change, ContentPart, ConversationBlock, ConversationEvent,
-    ConversationMetadata, MessageUsage, Metadata, RunStatus, SessionConversationState, SubagentBlock,
-    SubagentCompleted, SubagentSpawned, SubagentState, Thread, TokenUsage, Usage, reduce_session_event,
-    reduce_with_changes,
+    BlockBody, BlockOrder, BlockOutput, BlockStatus, BlockText, Change, ContentPart, ConversationBlock,
+    ConversationEvent, ConversationMetadata, ConvertOptions, MessageUsage, Metadata, RunStatus,
+    SessionConversationState, SubagentBlock, SubagentCompleted, SubagentSpawned, SubagentState, Thinking,
+    Thread, TokenUsage, Usage, reduce_session_event, reduce_with_changes,
 };
-pub use error::InvalidInput;
+pub use directory::Directory;
+pub use error::{Error, InvalidInput};
 pub use ids::{
     AgentId, BlockId, CallId, ConversationId, MessageId, PartId, ProjectId, RequestId, SessionId, TaskId,
     ToolUseId,
 };
 #[cfg(feature = "client")]
 pub use manager::{
-    AbortReport, AttachmentError, Completion, ConversationManager, ConversationSessionMeta,
-    CreateTaskSession, IdleOutcome, JsonAnswerError, ManagerBuilder, ManagerStatistics, PermissionDecision,
-    PermissionHandler, PermissionPolicy, Prompt, PromptError, PromptExecutionResult, PromptInput,
-    PromptSubmission, QuestionDecision, QuestionHandler, QuestionPolicy, RunningPrompt, SessionError,
-    TurnFailed, TurnStatistics, Update, Updates, WhenBusy, resolve_prompt_model,
+    AskHandler, AttachmentError, ConversationManager, ConversationSessionMeta, CreateTaskSession,
+    JsonAnswerError, ManagerBuilder, ManagerStatistics, PermissionPolicy, Prompt, PromptError,
+    PromptExecutionResult, PromptInput, PromptSubmission, QuestionPolicy, RunningPrompt, SessionError,
+    TurnFailed, TurnStatistics, Update, Updates, WhenBusy,
 };
-pub use observe::{Observed, SessionTree, Snapshot, message_signature};
 #[cfg(feature = "client")]
-pub use server::{LaunchError, LaunchOptions, OpenCodeServer, RestartPolicy, ServerExit, ServerState};
+pub use opencode::client::{
+    ApiError, ApiErrorKind, ClientBuilder, ClientStatistics, Cursor, DirectoryClient, FeedLoss, FeedOptions,
+    FeedSignal, GoneReason, MessageList, MessagePage, Method, OpenCodeClient, RawAnswer, RawRequest,
+    ResyncReason, ServerAnswer, SessionFilter, Subscription,
+};
+pub use opencode::mirror::{Observed, SessionTree, Snapshot, message_signature};
+#[cfg(feature = "client")]
+pub use opencode::server::{
+    LaunchError, LaunchOptions, OpenCodeServer, RestartPolicy, ServerExit, ServerState,
+};
+pub use opencode::wire;
+#[cfg(feature = "client")]
+pub use opencode::{OpenCode, resolve_prompt_model};
+pub use session::{StreamEvent, StreamUsage, reduce_to_stream};
+#[cfg(feature = "client")]
+pub use store::{MemoryStore, Store, TurnRecord};
 pub use time::{InvalidTimestamp, Millis, Timestamp};
 pub use transcript::{
     Architecture, Malformed, OpenCodeFormat, OpenCodeOptions, Transcript, TranscriptError, parse_opencode,
-    parse_transcript,
+    parse_opencode_events, parse_transcript,
 };
-pub use turn::{Delivery, Limit, TimeoutAction, WaitOptions};

@@ -53,9 +53,9 @@ pub fn render(state: &SessionConversationState, options: &MarkdownOptions) -> St
     let mut text = renderer.thread(state.blocks(), 0);
     // Threads whose subagent was never announced have no block to stand under.
     for subagent in state.subagents() {
-        if !renderer.shown.contains(&subagent.id) {
-            let _ = writeln!(text, "### Subagent {}\n", code(subagent.id.as_str()));
-            renderer.shown.insert(subagent.id.clone());
+        if !renderer.shown.contains(&subagent.tool_use_id) {
+            let _ = writeln!(text, "### Subagent {}\n", code(subagent.tool_use_id.as_str()));
+            renderer.shown.insert(subagent.tool_use_id.clone());
             text.push_str(&quote(&renderer.thread(&subagent.blocks, 1)));
         }
     }
@@ -92,7 +92,7 @@ impl Renderer<'_> {
                 | BlockBody::ToolUse { .. }
                 | BlockBody::ToolResult { .. }
                 | BlockBody::Subagent(_) => Speaker::Assistant,
-                BlockBody::System { .. } | BlockBody::Error { .. } => speaker,
+                BlockBody::System { .. } | BlockBody::Error { .. } | BlockBody::Unknown { .. } => speaker,
             };
             let is_hidden = matches!(&block.body, BlockBody::Thinking { .. }) && !self.options.thinking;
             if is_hidden {
@@ -139,9 +139,14 @@ impl Renderer<'_> {
                 writeln!(text, "{what}{}:\n\n{output}", duration(*duration_ms))
                     .and_then(|()| parts.iter().try_for_each(|part| content_part(text, part)))
             }
-            BlockBody::System { content } => writeln!(text, "*{}*\n", content.as_str().trim()),
+            BlockBody::System { content, .. } => writeln!(text, "*{}*\n", content.as_str().trim()),
             BlockBody::Error { content } => writeln!(text, "> **Error:** {}\n", one_line(&content.as_str())),
             BlockBody::Subagent(subagent) => self.subagent(text, subagent, depth),
+            BlockBody::Unknown { kind } => {
+                let said =
+                    block.extra.as_ref().map(|extra| Value::from((**extra).clone())).unwrap_or_default();
+                writeln!(text, "**{kind}**\n\n{}", fenced("json", &pretty(&said), self.options.max_lines))
+            }
         };
         // Writing to a string cannot fail.
         debug_assert!(result.is_ok());
@@ -154,7 +159,7 @@ impl Renderer<'_> {
         writeln!(text, "### Subagent {name}{description} · {status}{}\n", duration(block.duration_ms))?;
         let state = self.state.subagent(&block.tool_use_id);
         if let Some(state) = state.filter(|_| depth < MAX_DEPTH)
-            && self.shown.insert(state.id.clone())
+            && self.shown.insert(state.tool_use_id.clone())
         {
             let thread = self.thread(&state.blocks, depth + 1);
             text.push_str(&quote(&thread));

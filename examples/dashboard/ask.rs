@@ -5,43 +5,35 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use opencode_conductor::{PermissionDecision, PermissionPolicy, QuestionDecision, QuestionPolicy, RequestId};
+use opencode_conductor::{Ask, AskHandler, Decision, RequestId};
 use tokio::sync::oneshot;
 
 use crate::hub::Hub;
 
-/// Where decisions of one kind are waited for.
-pub(crate) struct Desk<Decision> {
+/// Where decisions are waited for.
+pub(crate) struct Desk {
     hub: Arc<Hub>,
     waiting: Mutex<HashMap<RequestId, oneshot::Sender<Decision>>>,
 }
 
 /// A request for as long as anybody waits for its decision.
-struct Ticket<Decision> {
-    desk: Arc<Desk<Decision>>,
+struct Ticket {
+    desk: Arc<Desk>,
     request: RequestId,
 }
 
-pub(crate) fn permissions(desk: &Arc<Desk<PermissionDecision>>) -> PermissionPolicy {
-    let desk = Arc::clone(desk);
-    PermissionPolicy::ask(move |request| {
-        let decision = Arc::clone(&desk).wait_for(request.id);
-        let nobody = || PermissionDecision::Reject("Nobody is there to decide.".to_owned());
-        async move { decision.await.unwrap_or_else(nobody) }
-    })
-}
-
-pub(crate) fn questions(desk: &Arc<Desk<QuestionDecision>>) -> QuestionPolicy {
-    let desk = Arc::clone(desk);
-    QuestionPolicy::ask(move |request| {
-        let decision = Arc::clone(&desk).wait_for(request.id);
-        async move { decision.await.unwrap_or(QuestionDecision::Decline) }
-    })
-}
-
-impl<Decision> Desk<Decision> {
+impl Desk {
     pub(crate) fn new(hub: &Arc<Hub>) -> Arc<Self> {
         Arc::new(Self { hub: Arc::clone(hub), waiting: Mutex::default() })
+    }
+
+    /// Lets the desk decide.
+    pub(crate) fn handler(self: &Arc<Self>) -> AskHandler {
+        let desk = Arc::clone(self);
+        AskHandler::new(move |ask: Ask| {
+            let decision = Arc::clone(&desk).wait_for(ask.id.clone());
+            async move { decision.await.unwrap_or_else(|| ask.decline()) }
+        })
     }
 
     /// Decides a request; false if nobody waits for it.
@@ -68,7 +60,7 @@ impl<Decision> Desk<Decision> {
     }
 }
 
-impl<Decision> Drop for Ticket<Decision> {
+impl Drop for Ticket {
     fn drop(&mut self) {
         self.desk.waiting().remove(&self.request);
         self.desk.hub.close(&self.request);

@@ -9,8 +9,7 @@ use std::{
 };
 
 use opencode_conductor::{
-    ConversationEvent, RequestId, SessionConversationState, SessionId,
-    wire::{PermissionRequest, QuestionRequest},
+    Ask, ConversationEvent, Permission, Question, RequestId, SessionConversationState, SessionId, Subject,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -40,8 +39,8 @@ pub(crate) struct Task {
     pub(crate) ended_at: Option<i64>,
     /// Why nothing moves, if there is a reason.
     pub(crate) note: Option<String>,
-    pub(crate) permissions: Vec<PermissionRequest>,
-    pub(crate) questions: Vec<QuestionRequest>,
+    pub(crate) permissions: Vec<Card<Permission>>,
+    pub(crate) questions: Vec<Card<Questions>>,
     /// How it ended: its `type`, and what there is to know about it.
     pub(crate) outcome: Option<Value>,
 }
@@ -55,10 +54,19 @@ pub(crate) enum Status {
     Ended,
 }
 
-/// A request for a human.
-pub(crate) enum Asked {
-    Permission(PermissionRequest),
-    Question(QuestionRequest),
+/// A request for a human, as the page shows it.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Card<Subject> {
+    id: RequestId,
+    #[serde(rename = "sessionID")]
+    session: SessionId,
+    #[serde(flatten)]
+    subject: Subject,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Questions {
+    questions: Vec<Question>,
 }
 
 pub(crate) struct Hub {
@@ -169,21 +177,21 @@ impl Hub {
     }
 
     /// A task waits for a human.
-    pub(crate) fn asked(&self, id: usize, asked: Asked) {
+    pub(crate) fn asked(&self, task: usize, ask: Ask) {
         let mut world = self.world();
-        let request = match &asked {
-            Asked::Permission(request) => &request.id,
-            Asked::Question(request) => &request.id,
-        };
-        if world.closed.remove(request) {
+        if world.closed.remove(&ask.id) {
             return;
         }
-        if let Some(shown) = world.shown(id) {
-            match asked {
-                Asked::Permission(request) => shown.task.permissions.push(request),
-                Asked::Question(request) => shown.task.questions.push(request),
+        if let Some(shown) = world.shown(task) {
+            let (id, session) = (ask.id, ask.session_id);
+            match ask.subject {
+                Subject::Permission(subject) => shown.task.permissions.push(Card { id, session, subject }),
+                Subject::Questions { questions, .. } => {
+                    shown.task.questions.push(Card { id, session, subject: Questions { questions } });
+                }
+                _ => return,
             }
-            self.tell_task(&mut world, id);
+            self.tell_task(&mut world, task);
         }
     }
 

@@ -18,7 +18,7 @@ mod work;
 
 use std::{process::ExitCode, sync::Arc};
 
-use opencode_conductor::ConversationManager;
+use opencode_conductor::{ConversationManager, PermissionPolicy, QuestionPolicy};
 use opencode_conductor_examples::{
     backend::{Backend, ServerFlags},
     failure::{self, Failure},
@@ -67,10 +67,10 @@ async fn serve(backend: &Backend, arguments: &Arguments, listener: TcpListener) 
     };
     let hub = Arc::new(Hub::new(about));
     // Who answers when a tool needs permission or the model has a question: whoever looks at the page.
-    let (permissions, questions) = (Desk::new(&hub), Desk::new(&hub));
+    let desk = Desk::new(&hub);
     let manager = ConversationManager::builder(backend.client().clone())
-        .permissions(ask::permissions(&permissions))
-        .questions(ask::questions(&questions))
+        .permissions(PermissionPolicy::Ask(desk.handler()))
+        .questions(QuestionPolicy::Ask(desk.handler()))
         .build();
     let runner = Runner::new(manager.clone(), Arc::clone(&hub), arguments);
     for prompt in &arguments.prompts {
@@ -78,7 +78,7 @@ async fn serve(backend: &Backend, arguments: &Arguments, listener: TcpListener) 
     }
 
     let closing = CancellationToken::new();
-    let site = Site { hub, runner: runner.clone(), permissions, questions, closing: closing.clone() };
+    let site = Site { hub, runner: runner.clone(), desk, closing: closing.clone() };
     let closed = closing.clone().cancelled_owned();
     let mut interrupts = Interrupts::listen()?;
     println!("http://{address} shows the tasks; Ctrl-C ends them ({})", backend.name());

@@ -14,7 +14,7 @@ use axum::{
     routing::{get, post},
 };
 use futures_util::stream;
-use opencode_conductor::{PermissionDecision, QuestionDecision, wire::QuestionAnswer};
+use opencode_conductor::{Decision, QuestionAnswer};
 use serde::Deserialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -36,8 +36,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 pub(crate) struct Site {
     pub(crate) hub: Arc<Hub>,
     pub(crate) runner: Runner,
-    pub(crate) permissions: Arc<Desk<PermissionDecision>>,
-    pub(crate) questions: Arc<Desk<QuestionDecision>>,
+    pub(crate) desk: Arc<Desk>,
     /// Once cancelled, the events end.
     pub(crate) closing: CancellationToken,
 }
@@ -163,14 +162,14 @@ async fn decide_permission(
     Json(reply): Json<Permission>,
 ) -> Response {
     let decision = match reply {
-        Permission::Once => PermissionDecision::AllowOnce,
-        Permission::Always => PermissionDecision::AllowAlways,
+        Permission::Once => Decision::AllowOnce,
+        Permission::Always => Decision::AllowAlways,
         Permission::Reject { message } if message.trim().is_empty() => {
-            PermissionDecision::Reject("The user does not want this.".to_owned())
+            Decision::Reject("The user does not want this.".to_owned())
         }
-        Permission::Reject { message } => PermissionDecision::Reject(message),
+        Permission::Reject { message } => Decision::Reject(message),
     };
-    decided(site.permissions.decide(&id, decision))
+    decided(site.desk.decide(&id, decision))
 }
 
 #[derive(Deserialize)]
@@ -184,9 +183,12 @@ async fn decide_question(
     Path(id): Path<String>,
     Json(reply): Json<Answers>,
 ) -> Response {
-    let decision = reply.answers.map_or(QuestionDecision::Decline, QuestionDecision::Answer);
-    decided(site.questions.decide(&id, decision))
+    let decision = reply.answers.map_or_else(|| Decision::Reject(LEFT_TO_MODEL.to_owned()), Decision::Answer);
+    decided(site.desk.decide(&id, decision))
 }
+
+/// What the model is told when the person leaves a question to it.
+const LEFT_TO_MODEL: &str = "Decide for yourself, go on, and say in your answer what you assumed.";
 
 fn decided(was_waited_for: bool) -> Response {
     if was_waited_for {

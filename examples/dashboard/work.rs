@@ -6,10 +6,9 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use futures_util::StreamExt;
 use opencode_conductor::{
-    AbortReport, ConversationManager, CreateTaskSession, PromptInput, SessionId, Update,
-    wire::{ModelRef, SessionStatus},
+    AbortReport, AgentStatus, ConversationManager, CreateTaskSession, ModelRef, PromptInput, SessionId,
+    Update,
 };
 use opencode_conductor_examples::{failure::one_line, json, style::shorten};
 use serde_json::{Value, json};
@@ -17,7 +16,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     arguments::Arguments,
-    hub::{Asked, Hub, Status, now},
+    hub::{Hub, Status, now},
 };
 
 /// Starts tasks, and ends them.
@@ -140,9 +139,8 @@ impl Inner {
 
     fn note(&self, id: usize, update: Update) {
         let note = match update {
-            Update::PermissionAsked(request) => return self.hub.asked(id, Asked::Permission(request)),
-            Update::QuestionAsked(request) => return self.hub.asked(id, Asked::Question(request)),
-            Update::Status(SessionStatus::Retry { message, .. }) => {
+            Update::Asked(ask) => return self.hub.asked(id, *ask),
+            Update::Status(AgentStatus::Retrying { message, .. }) => {
                 Some(format!("the provider failed and is tried again: {message}"))
             }
             Update::StreamLost => Some("event stream lost, polling".to_owned()),

@@ -129,7 +129,7 @@ async fn run_all(
     if let Some(board) = &mut board {
         board.close();
     }
-    let summary = Summary::new(tasks, outcomes, started.elapsed(), manager.client().statistics());
+    let summary = Summary::new(tasks, outcomes, started.elapsed(), backend.client().statistics());
     manager.shutdown().await;
     Ok(summary)
 }

@@ -25,7 +25,7 @@ pub(crate) fn verdict(outcome: &Outcome) -> (Ink, String) {
         End::Ran(result) => match &result.completion {
             Completion::Settled => (Ink::Green, "✓ settled".to_owned()),
             Completion::Aborted => (Ink::Yellow, "■ aborted".to_owned()),
-            Completion::Failed(error) => (Ink::Red, format!("✗ {}", error.message())),
+            Completion::Failed(error) => (Ink::Red, format!("✗ {}", error.message)),
             Completion::TimedOut { limit, .. } => (Ink::Red, format!("✗ {limit}")),
             Completion::Interrupted => (Ink::Red, "✗ interrupted".to_owned()),
             _ => (Ink::Red, "✗ rejected".to_owned()),
@@ -97,7 +97,7 @@ impl Summary {
             "succeeded": self.n_succeeded(),
             "usage": self.usage(),
             "elapsedMs": millis(self.elapsed),
-            "client": json::statistics(&self.client),
+            "client": self.client,
         })
     }
 
@@ -133,7 +133,9 @@ impl fmt::Display for Summary {
             let is_step = |message: &&std::sync::Arc<opencode_conductor::wire::Message>| {
                 message.info.as_assistant().is_some()
             };
-            let n_steps = outcome.result().map_or(0, |result| result.messages.iter().filter(is_step).count());
+            let n_steps = outcome
+                .result()
+                .map_or(0, |result| result.messages.opencode().iter().filter(is_step).count());
             let (ink, words) = verdict(outcome);
             writeln!(
                 f,

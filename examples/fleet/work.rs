@@ -6,11 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::StreamExt;
 use opencode_conductor::{
-    AbortReport, BlockBody, ConversationEvent, ConversationManager, CreateTaskSession, PromptError,
-    PromptExecutionResult, PromptInput, Update,
-    wire::{ModelRef, SessionStatus},
+    AbortReport, AgentStatus, BlockBody, ConversationEvent, ConversationManager, CreateTaskSession, ModelRef,
+    PromptError, PromptExecutionResult, PromptInput, Update,
 };
 use opencode_conductor_examples::failure::one_line;
 use tokio::sync::{Semaphore, mpsc};
@@ -129,16 +127,17 @@ impl Task {
 
 fn news_in(update: &Update) -> Option<News> {
     match update {
-        Update::Status(SessionStatus::Retry { message, .. }) => {
+        Update::Status(AgentStatus::Retrying { message, .. }) => {
             Some(News::Doing(format!("the provider failed: {message}")))
         }
-        Update::PermissionAsked(request) => {
-            Some(News::Doing(format!("permission for {}", request.permission)))
+        Update::Asked(ask) => {
+            let permission = ask.permission()?;
+            Some(News::Doing(format!("permission for {}", permission.permission)))
         }
         Update::StreamLost => Some(News::Doing("event stream lost, polling".to_owned())),
         Update::Conversation(ConversationEvent::SubagentSpawned(spawned)) => Some(News::Doing(format!(
             "@{} {}",
-            spawned.name,
+            spawned.subagent_type,
             spawned.description.as_deref().unwrap_or_default()
         ))),
         Update::Conversation(ConversationEvent::BlockUpsert { block, .. }) => match &block.body {

@@ -180,7 +180,7 @@ async fn measure(arguments: &Arguments, mut server: Server) -> Result<Value, Fai
         .wait(wait)
         .map_err(|error| Failure::usage(one_line(&error)))?;
     let manager = manager.build();
-    let sessions = prepare(&manager, arguments).await?;
+    let sessions = prepare(&manager, &client, arguments).await?;
 
     let at_rest = Usage::now();
     let before = client.statistics();
@@ -212,7 +212,11 @@ async fn measure(arguments: &Arguments, mut server: Server) -> Result<Value, Fai
 }
 
 /// Makes the sessions and their history.
-async fn prepare(manager: &ConversationManager, arguments: &Arguments) -> Result<Vec<SessionId>, Failure> {
+async fn prepare(
+    manager: &ConversationManager,
+    client: &OpenCodeClient,
+    arguments: &Arguments,
+) -> Result<Vec<SessionId>, Failure> {
     let failed = |error: &dyn std::error::Error| Failure::because("cannot prepare the sessions", error);
     let session = |task: usize| async move {
         let directory = format!("/load/{}", task % arguments.directories);
@@ -226,7 +230,7 @@ async fn prepare(manager: &ConversationManager, arguments: &Arguments) -> Result
             });
             let path = format!("/session/{}/prompt_async", meta.session_id);
             let request = RawRequest::new(Method::Post, path).directory(&directory).json(body);
-            manager.client().raw(request).await.map_err(|error| failed(&error))?;
+            client.raw(request).await.map_err(|error| failed(&error))?;
         }
         Ok::<_, Failure>(meta.session_id)
     };
@@ -276,8 +280,10 @@ impl Turns {
             let returned = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
             let Ok(result) = ended else { continue };
             self.settled += usize::from(result.completion.is_settled());
-            self.message_bytes += serde_json::to_vec(&result.messages).map_or(0, |json| json.len());
-            let completed = result.messages.iter().rev().find_map(|message| message.info.time().completed);
+            self.message_bytes +=
+                serde_json::to_vec(&result.messages.opencode()).map_or(0, |json| json.len());
+            let completed =
+                result.messages.opencode().iter().rev().find_map(|message| message.info.time().completed);
             if let Some(completed) = completed.and_then(|completed| u128::try_from(completed.get()).ok()) {
                 self.delays.push(u64::try_from(returned.saturating_sub(completed)).unwrap_or(u64::MAX));
             }

@@ -2,10 +2,7 @@
 
 use std::io::{Write, stdin, stdout};
 
-use opencode_conductor::{
-    PermissionDecision, PermissionPolicy, QuestionDecision, QuestionPolicy,
-    wire::{PermissionRequest, QuestionRequest},
-};
+use opencode_conductor::{Ask, Decision, PermissionPolicy, QuestionPolicy};
 use opencode_conductor_examples::style::{Ink, Style, harmless};
 use tokio::sync::{mpsc, oneshot};
 
@@ -27,41 +24,42 @@ impl Asker {
 
     pub(crate) fn permissions(&self) -> PermissionPolicy {
         let asker = self.clone();
-        PermissionPolicy::ask(move |request| {
+        PermissionPolicy::ask(move |ask| {
             let asker = asker.clone();
-            async move { asker.permission(&request).await }
+            async move { asker.permission(&ask).await }
         })
     }
 
     pub(crate) fn questions(&self) -> QuestionPolicy {
         let asker = self.clone();
-        QuestionPolicy::ask(move |request| {
+        QuestionPolicy::ask(move |ask| {
             let asker = asker.clone();
-            async move { asker.question(&request).await }
+            async move { asker.question(&ask).await }
         })
     }
 
-    async fn permission(&self, request: &PermissionRequest) -> PermissionDecision {
-        let question =
-            format!("Allow {} {}? [y]es, [a]lways, [N]o", request.permission, request.patterns.join(" "));
+    async fn permission(&self, ask: &Ask) -> Decision {
+        let Some(permission) = ask.permission() else { return ask.decline() };
+        let patterns = permission.patterns.join(" ");
+        let question = format!("Allow {} {patterns}? [y]es, [a]lways, [N]o", permission.permission);
         match self.ask(question).await.as_deref() {
-            Some("y" | "yes") => PermissionDecision::AllowOnce,
-            Some("a" | "always") => PermissionDecision::AllowAlways,
-            _ => PermissionDecision::Reject("The user does not want this.".to_owned()),
+            Some("y" | "yes") => Decision::AllowOnce,
+            Some("a" | "always") => Decision::AllowAlways,
+            _ => Decision::Reject("The user does not want this.".to_owned()),
         }
     }
 
-    async fn question(&self, request: &QuestionRequest) -> QuestionDecision {
+    async fn question(&self, ask: &Ask) -> Decision {
         let mut answers = Vec::new();
-        for question in &request.questions {
+        for question in ask.questions() {
             let labels: Vec<&str> = question.options.iter().map(|option| option.label.as_str()).collect();
             let choice = if labels.is_empty() { String::new() } else { format!(" [{}]", labels.join(", ")) };
             match self.ask(format!("{}{choice}", question.question)).await {
                 Some(answer) if !answer.is_empty() => answers.push(vec![answer]),
-                _ => return QuestionDecision::Decline,
+                _ => return ask.decline(),
             }
         }
-        QuestionDecision::Answer(answers)
+        Decision::Answer(answers)
     }
 
     /// What was typed; nothing if nobody can answer.

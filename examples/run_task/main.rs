@@ -124,7 +124,7 @@ async fn run_on(backend: &Backend, arguments: &Arguments) -> Result<ExitCode, Fa
         }
     };
     let elapsed = started.elapsed();
-    let statistics = manager.client().statistics();
+    let statistics = backend.client().statistics();
     manager.shutdown().await;
 
     if arguments.json {
@@ -144,7 +144,7 @@ fn status(ended: Result<PromptExecutionResult, PromptError>) -> Result<ExitCode,
             Ok(_) => Ok(ExitCode::SUCCESS),
             Err(failed) => Err(Failure::task(one_line(&failed))),
         },
-        Err(error @ (PromptError::Invalid(_) | PromptError::Unauthorized)) => {
+        Err(error @ (PromptError::Invalid(_) | PromptError::Unauthorized { .. })) => {
             Err(Failure::usage(one_line(&error)))
         }
         Err(error) => Err(Failure::task(one_line(&error))),

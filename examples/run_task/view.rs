@@ -7,8 +7,8 @@ use std::{
 };
 
 use opencode_conductor::{
-    BlockBody, BlockId, BlockStatus, ClientStatistics, Completion, ConversationBlock, PromptExecutionResult,
-    RunStatus, SessionConversationState, SubagentBlock, Thread, Update, wire::SessionStatus,
+    AgentStatus, BlockBody, BlockId, BlockStatus, ClientStatistics, Completion, ConversationBlock,
+    PromptExecutionResult, RunStatus, SessionConversationState, SubagentBlock, Thread, Update,
 };
 use opencode_conductor_examples::style::{self, Ink, Style, shorten, wrap};
 use serde_json::Value;
@@ -68,14 +68,15 @@ impl View {
     /// Remembers what the conversation does not tell.
     pub(crate) fn note(&mut self, update: &Update) {
         match update {
-            Update::Status(SessionStatus::Retry { attempt, message, .. }) => {
+            Update::Status(AgentStatus::Retrying { attempt, message, .. }) => {
                 self.remark = Some(format!("the provider failed, attempt {attempt}: {message}"));
             }
-            Update::PermissionAsked(request) => {
-                self.remark =
-                    Some(format!("permission: {} {}", request.permission, request.patterns.join(" ")));
+            Update::Asked(ask) => {
+                self.remark = Some(ask.permission().map_or_else(
+                    || "the model has a question".to_owned(),
+                    |asked| format!("permission: {} {}", asked.permission, asked.patterns.join(" ")),
+                ));
             }
-            Update::QuestionAsked(_) => self.remark = Some("the model has a question".to_owned()),
             Update::StreamLost => self.stream_lost = true,
             Update::StreamRestored => self.stream_lost = false,
             Update::Conversation(_) | Update::Status(_) => self.remark = None,
@@ -149,7 +150,8 @@ impl View {
         };
         let usage = &result.usage;
         let tokens = &usage.tokens;
-        let n_steps = result.messages.iter().filter(|message| message.info.as_assistant().is_some()).count();
+        let n_steps =
+            result.messages.opencode().iter().filter(|message| message.info.as_assistant().is_some()).count();
         let is_tool =
             |block: &&std::sync::Arc<ConversationBlock>| matches!(block.body, BlockBody::ToolUse { .. });
         let threads = || state.subagents().map(|subagent| &subagent.blocks).chain([state.blocks()]);
@@ -218,7 +220,9 @@ impl View {
             BlockBody::Thinking { content, .. } => {
                 self.text(Ink::Dim, "✻", Ink::Dim, &content.as_str(), columns)
             }
-            BlockBody::System { content } => self.text(Ink::Blue, "─", Ink::Blue, &content.as_str(), columns),
+            BlockBody::System { content, .. } => {
+                self.text(Ink::Blue, "─", Ink::Blue, &content.as_str(), columns)
+            }
             BlockBody::Error { content } => self.text(Ink::Red, "✗", Ink::Red, &content.as_str(), columns),
             BlockBody::ToolUse { tool_use_id, name, title, input, tool_status } => {
                 let what = title.as_deref().map_or_else(|| argument(input), str::to_owned);

@@ -68,10 +68,13 @@ impl World {
         let rngs: Vec<Rng> = sessions.iter().map(|_| self.rng.fork()).collect();
         let mut sabotage = self.rng.fork();
         let runs = sessions.iter().zip(rngs).map(|((session, aborts), rng)| self.task(session, aborts, rng));
-        if faults && let Ok(directory) = Directory::new(DIRECTORY) {
+        if faults
+            && let Ok(directory) = Directory::new(DIRECTORY)
+            && let Some(client) = self.manager.client()
+        {
             let saboteur = Saboteur {
                 fake: &self.fake,
-                api: self.manager.client().directory(&directory),
+                api: client.directory(&directory),
                 directory: DIRECTORY,
                 sessions: &sessions,
                 tally: &self.tally,

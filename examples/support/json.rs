@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use opencode_conductor::{
-    ClientStatistics, Completion, MessageId, PromptError, PromptExecutionResult, SessionId, Timestamp, Usage,
+    ClientStatistics, Completion, PromptError, PromptExecutionResult, PromptSubmission, SessionId, Usage,
     wire::Message,
 };
 use serde::Serialize;
@@ -17,7 +17,7 @@ use crate::failure::one_line;
 #[non_exhaustive]
 pub struct Report {
     /// The prompt; nothing if the model was not called for it.
-    pub submission: Option<Submission>,
+    pub submission: Option<PromptSubmission>,
     /// How it ended: its `type`, and what there is to know about it.
     pub completion: Value,
     /// The final answer.
@@ -31,22 +31,7 @@ pub struct Report {
     /// How long it took.
     pub elapsed_ms: u64,
     /// What the client did and saw.
-    pub client: Value,
-}
-
-/// A prompt that was sent.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub struct Submission {
-    /// The session it was sent to.
-    pub session_id: SessionId,
-    /// The user message that it became.
-    pub message_id: MessageId,
-    /// Its text.
-    pub prompt: String,
-    /// When it was first sent.
-    pub submitted_at: Timestamp,
+    pub client: ClientStatistics,
 }
 
 impl Report {
@@ -58,12 +43,7 @@ impl Report {
     ) -> Self {
         let result = ended.as_ref().ok();
         Self {
-            submission: result.map(|result| Submission {
-                session_id: result.submission.session_id.clone(),
-                message_id: result.submission.message_id.clone(),
-                prompt: result.submission.prompt.clone(),
-                submitted_at: result.submission.submitted_at,
-            }),
+            submission: result.map(|result| result.submission.clone()),
             completion: match ended {
                 Ok(result) => completion(&result.completion),
                 Err(error) => not_run(error),
@@ -71,25 +51,19 @@ impl Report {
             answer: result.and_then(PromptExecutionResult::answer),
             usage: result.map(|result| result.usage).unwrap_or_default(),
             usage_by_session: result.map(|result| result.usage_by_session.clone()).unwrap_or_default(),
-            messages: result.map(|result| result.messages.clone()).unwrap_or_default(),
+            messages: result.map(|result| result.messages.opencode().to_vec()).unwrap_or_default(),
             elapsed_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
-            client: statistics(client),
+            client: *client,
         }
     }
 }
 
-/// How a turn ended.
+/// How a turn ended, in words too.
 pub fn completion(completion: &Completion) -> Value {
-    let mut value = match completion {
-        Completion::Failed(error) => json!({"type": "failed", "message": error.message(), "error": error}),
-        Completion::TimedOut { limit, abort } => json!({
-            "type": "timedOut",
-            "limit": camel(limit),
-            "message": limit.to_string(),
-            "abort": abort.as_ref().map(|abort| json!({"confirmed": abort.confirmed, "sessions": abort.sessions})),
-        }),
-        other => json!({"type": camel(other)}),
-    };
+    let mut value = json!(completion);
+    if !completion.is_settled() {
+        value["message"] = completion.to_string().into();
+    }
     value["retryable"] = completion.is_retryable().into();
     value
 }
@@ -99,30 +73,7 @@ pub fn not_run(error: &PromptError) -> Value {
     json!({
         "type": "notRun",
         "message": one_line(error),
-        "delivery": camel(error.delivery()),
+        "delivery": error.delivery(),
         "retryable": error.is_retryable(),
     })
-}
-
-/// What a client did and saw.
-pub fn statistics(client: &ClientStatistics) -> Value {
-    json!({
-        "requests": client.requests,
-        "retries": client.retries,
-        "bytesSent": client.bytes_sent,
-        "bytesReceived": client.bytes_received,
-        "feedBytes": client.feed_bytes,
-        "events": client.events,
-        "eventsUnknown": client.events_unknown,
-        "eventsMalformed": client.events_malformed,
-        "reconnects": client.reconnects,
-        "resyncs": client.resyncs,
-    })
-}
-
-/// The name of a variant, as JSON likes it.
-fn camel(variant: impl std::fmt::Debug) -> String {
-    let name = format!("{variant:?}");
-    let mut letters = name.chars().take_while(|c| c.is_alphanumeric());
-    letters.next().into_iter().flat_map(char::to_lowercase).chain(letters).collect()
 }

@@ -10,7 +10,7 @@ use std::{
     process::{Command, Output},
 };
 
-use opencode_conductor::SessionConversationState;
+use opencode_conductor::{ConversationEvent, SessionConversationState};
 
 fn replay(arguments: &[&str]) -> Output {
     let tests = std::env::current_exe().unwrap();
@@ -44,6 +44,27 @@ fn json_is_the_serialised_state_and_the_same_each_time() {
             let text = String::from_utf8(one.stdout).unwrap();
             let state: SessionConversationState = serde_json::from_str(&text).unwrap();
             assert_eq!(serde_json::to_string(&state).unwrap() + "\n", text);
+        }
+    }
+}
+
+#[test]
+fn the_events_are_lines_of_json_that_fold_to_the_state() {
+    for fixture in fixtures() {
+        let log = fixture.join("events.sse");
+        let list = fs::read_dir(fixture.join("messages")).unwrap().next().unwrap().unwrap().path();
+        for file in [log.to_str().unwrap(), list.to_str().unwrap()] {
+            let output = replay(&[file, "--events"]);
+            assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]), "{file}");
+            let lines = String::from_utf8(output.stdout).unwrap();
+            let mut state = SessionConversationState::new();
+            for line in lines.lines() {
+                let event: ConversationEvent = serde_json::from_str(line).unwrap();
+                assert_eq!(serde_json::to_string(&event).unwrap(), line);
+                state.apply(&event);
+            }
+            let expected = String::from_utf8(replay(&[file, "--json"]).stdout).unwrap();
+            assert_eq!(serde_json::to_string(&state).unwrap() + "\n", expected, "{file}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::BlockText;
+use super::{BlockOutput, BlockText};
 use crate::{
     ids::{AgentId, BlockId, ConversationId, MessageId, PartId, ToolUseId},
     time::{Millis, Timestamp},
@@ -15,26 +15,26 @@ use crate::{
 pub type Metadata = Option<Arc<Map<String, Value>>>;
 
 /// One block of a conversation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ConversationBlock {
     /// The block's id, unique in its thread.
     pub id: BlockId,
     /// The thread it belongs to.
     pub conversation_id: ConversationId,
-    /// Where in the thread it stands.
-    pub order: BlockOrder,
+    /// Where in the thread it stands. An event may leave it open: then a known block keeps its place, and a new one comes
+    /// last. In a state every block has one.
+    pub order: Option<BlockOrder>,
     /// When it began, as the data says.
     pub timestamp: Timestamp,
     /// Whether it may still change.
     pub status: BlockStatus,
     /// Further details.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Metadata,
     /// What it is.
-    #[serde(flatten)]
     pub body: BlockBody,
+    /// Fields of its JSON that this version does not know, kept as they came.
+    pub extra: Metadata,
 }
 
 impl ConversationBlock {
@@ -44,10 +44,11 @@ impl ConversationBlock {
             id: id.into(),
             conversation_id: ConversationId::main(),
             timestamp: order.created.into(),
-            order,
+            order: Some(order),
             status: BlockStatus::Complete,
             metadata: None,
             body,
+            extra: None,
         }
     }
 
@@ -74,11 +75,11 @@ pub struct BlockOrder {
     pub rank: u8,
     /// The part; empty for the message as a whole.
     pub part: PartId,
-    /// 0 for a block, 1 for its result.
-    pub sub: u8,
+    /// 0 for a block, 1 for its result; counts the blocks that came after it without a place of their own.
+    pub sub: u32,
 }
 
-type OrderTuple = (Millis, MessageId, u8, PartId, u8);
+type OrderTuple = (Millis, MessageId, u8, PartId, u32);
 
 impl BlockOrder {
     /// The place of a message as a whole, before its parts.
@@ -96,6 +97,11 @@ impl BlockOrder {
     #[must_use]
     pub fn result(&self) -> Self {
         Self { sub: 1, ..self.clone() }
+    }
+
+    /// The next place after this one, for a block that comes last and has no place of its own.
+    pub(super) fn next(&self) -> Self {
+        Self { sub: self.sub.saturating_add(1), ..self.clone() }
     }
 
     /// The place after all parts of the same message.
@@ -122,9 +128,11 @@ impl From<BlockOrder> for OrderTuple {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum BlockStatus {
-    /// It may.
+    /// It may still change.
+    #[serde(alias = "running")]
     Pending,
     /// It is finished.
+    #[serde(alias = "completed", alias = "success")]
     Complete,
     /// It failed.
     Error,
@@ -139,7 +147,8 @@ pub enum RunStatus {
     Pending,
     /// It runs, or ran when its server died.
     Running,
-    /// It succeeded.
+    /// It succeeded. Also read from the words that other writers have for it.
+    #[serde(alias = "complete", alias = "completed")]
     Success,
     /// It failed, was refused or was aborted.
     Error,
@@ -162,8 +171,7 @@ impl RunStatus {
 }
 
 /// What a block is.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum BlockBody {
     /// A prompt.
@@ -171,7 +179,6 @@ pub enum BlockBody {
         /// Its text.
         content: BlockText,
         /// What it carries besides text.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
         parts: Vec<ContentPart>,
     },
     /// Text of the model.
@@ -179,7 +186,6 @@ pub enum BlockBody {
         /// The text.
         content: BlockText,
         /// The model.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         model: Option<Arc<str>>,
     },
     /// The model's thinking.
@@ -187,7 +193,6 @@ pub enum BlockBody {
         /// The text.
         content: BlockText,
         /// The model.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         model: Option<Arc<str>>,
     },
     /// A tool call.
@@ -197,10 +202,8 @@ pub enum BlockBody {
         /// The tool.
         name: Arc<str>,
         /// A few words on this call.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         title: Option<Arc<str>>,
         /// Its arguments.
-        #[serde(default)]
         input: Arc<Value>,
         /// How far it got.
         tool_status: RunStatus,
@@ -210,19 +213,18 @@ pub enum BlockBody {
         /// The call.
         tool_use_id: ToolUseId,
         /// What it returned, or why it failed.
-        output: BlockText,
+        output: BlockOutput,
         /// Whether it failed.
-        #[serde(default)]
         is_error: bool,
         /// How long it ran.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         duration_ms: Option<u64>,
         /// Files it returned.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
         parts: Vec<ContentPart>,
     },
     /// Something the agent's system did, such as summarising the history.
     System {
+        /// What kind of thing it did, such as `compaction` or `retry`.
+        subtype: Option<Arc<str>>,
         /// What it did, in words.
         content: BlockText,
     },
@@ -233,34 +235,32 @@ pub enum BlockBody {
         /// What went wrong, in words.
         content: BlockText,
     },
+    /// A kind of block that this version does not know; what it says is in [`ConversationBlock::extra`].
+    Unknown {
+        /// The `type` of its JSON.
+        kind: Arc<str>,
+    },
 }
 
 /// A subagent, as its parent's thread shows it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct SubagentBlock {
     /// The call that started it, and the id of its thread.
     pub tool_use_id: ToolUseId,
     /// The agent's own id, once known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subagent_id: Option<AgentId>,
     /// How far it got.
     pub subagent_status: RunStatus,
     /// Which agent.
-    #[serde(default)]
     pub name: Arc<str>,
     /// What for, in a few words.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<Arc<str>>,
-    /// What it was asked.
-    #[serde(default)]
+    /// What it was asked: the prompt as a string, or whatever else the writer of its JSON put there.
     pub input: Arc<Value>,
     /// What it answered, or why it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output: Option<BlockText>,
+    pub output: Option<BlockOutput>,
     /// How long it ran.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
 }
 
@@ -307,9 +307,24 @@ impl BlockBody {
             Self::UserMessage { content, .. }
             | Self::AssistantText { content, .. }
             | Self::Thinking { content, .. }
-            | Self::System { content }
+            | Self::System { content, .. }
             | Self::Error { content } => Some(content),
-            Self::ToolUse { .. } | Self::ToolResult { .. } | Self::Subagent(_) => None,
+            Self::ToolUse { .. } | Self::ToolResult { .. } | Self::Subagent(_) | Self::Unknown { .. } => None,
+        }
+    }
+
+    /// The `type` of its JSON.
+    pub fn kind(&self) -> &str {
+        match self {
+            Self::UserMessage { .. } => "user_message",
+            Self::AssistantText { .. } => "assistant_text",
+            Self::Thinking { .. } => "thinking",
+            Self::ToolUse { .. } => "tool_use",
+            Self::ToolResult { .. } => "tool_result",
+            Self::System { .. } => "system",
+            Self::Subagent(_) => "subagent",
+            Self::Error { .. } => "error",
+            Self::Unknown { kind } => kind,
         }
     }
 
@@ -327,7 +342,8 @@ impl BlockBody {
             | Self::ToolResult { .. }
             | Self::System { .. }
             | Self::Subagent(_)
-            | Self::Error { .. } => None,
+            | Self::Error { .. }
+            | Self::Unknown { .. } => None,
         }
     }
 }

@@ -2,17 +2,22 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
-use super::{BlockOrder, BlockText, ConversationBlock, RunStatus, Usage};
+use super::{
+    BlockBody, BlockOrder, BlockOutput, BlockStatus, ConversationBlock, Metadata, RunStatus, SubagentBlock,
+    Usage,
+};
 use crate::{
     ids::{AgentId, BlockId, ConversationId, MessageId, ToolUseId},
     time::{Millis, Timestamp},
 };
 
 /// One step of a conversation: something we concluded from what the server said.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+///
+/// Reads the JSON of other writers too: what this crate adds may be absent, and so may the thread, which is then the main one.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all_fields = "camelCase")]
 #[non_exhaustive]
 pub enum ConversationEvent {
@@ -64,10 +69,10 @@ pub enum ConversationEvent {
         /// When the message was created.
         created: Millis,
         /// The model that wrote it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none")]
         model: Option<Arc<str>>,
         /// What it used; absent if the message is gone.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none")]
         usage: Option<Usage>,
     },
 }
@@ -75,8 +80,7 @@ pub enum ConversationEvent {
 /// A subagent was started, or more is known about it.
 ///
 /// What is absent or empty here leaves what is known as it is, and a finished subagent stays finished.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct SubagentSpawned {
     /// The thread that started it.
@@ -84,27 +88,25 @@ pub struct SubagentSpawned {
     /// The call that started it, and the id of its own thread.
     pub tool_use_id: ToolUseId,
     /// The agent's own id, once known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<AgentId>,
     /// Which agent.
-    #[serde(default)]
-    pub name: Arc<str>,
+    pub subagent_type: Arc<str>,
     /// What for, in a few words.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<Arc<str>>,
     /// What it was asked.
-    #[serde(default)]
-    pub input: Arc<Value>,
+    pub prompt: Arc<str>,
     /// Pending or running.
     pub status: RunStatus,
-    /// Where its block stands in the parent's thread.
-    pub order: BlockOrder,
-    /// When it began.
-    pub timestamp: Timestamp,
+    /// Where its block stands in the parent's thread; by default where it is, or else last.
+    pub order: Option<BlockOrder>,
+    /// When it began, as the data says.
+    pub timestamp: Option<Timestamp>,
+    /// Further details, which are added to those of its block.
+    pub metadata: Metadata,
 }
 
 /// A subagent is done.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct SubagentCompleted {
@@ -112,18 +114,123 @@ pub struct SubagentCompleted {
     pub conversation_id: ConversationId,
     /// The call that started it, and the id of its own thread.
     pub tool_use_id: ToolUseId,
-    /// Success or error.
+    /// The agent's own id, if it is known now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_id: Option<AgentId>,
+    /// Success or error; anything else does not end the subagent, and does not start one that has ended.
+    #[serde(serialize_with = "super::event_json::write_end")]
     pub status: RunStatus,
     /// What it answered, or why it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output: Option<BlockText>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<BlockOutput>,
     /// How long it ran.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
     /// Where its block stands in the parent's thread, in case it was never announced.
-    pub order: BlockOrder,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order: Option<BlockOrder>,
     /// When it began, in case it was never announced.
-    pub timestamp: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timestamp: Option<Timestamp>,
+    /// Further details, which are added to those of its block.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Metadata,
+}
+
+impl SubagentSpawned {
+    /// The block of a subagent of which only this is known.
+    pub(crate) fn block(&self) -> ConversationBlock {
+        let mut block =
+            ConversationBlock::of_subagent(&self.tool_use_id, self.order.as_ref(), self.timestamp);
+        block.conversation_id = self.conversation_id.clone();
+        self.tell(&mut block);
+        block
+    }
+
+    /// Writes into a subagent's block what this says.
+    pub(super) fn tell(&self, block: &mut ConversationBlock) {
+        if self.order.is_some() {
+            block.order.clone_from(&self.order);
+        }
+        if let Some(timestamp) = self.timestamp {
+            block.timestamp = timestamp;
+        }
+        add(&mut block.metadata, &self.metadata);
+        let BlockBody::Subagent(subagent) = &mut block.body else { return };
+        if self.agent_id.is_some() {
+            subagent.subagent_id.clone_from(&self.agent_id);
+        }
+        if !self.subagent_type.is_empty() {
+            subagent.name = self.subagent_type.clone();
+        }
+        if self.description.is_some() {
+            subagent.description.clone_from(&self.description);
+        }
+        if !self.prompt.is_empty() {
+            subagent.input = Arc::new(Value::from(&*self.prompt));
+        }
+        if !subagent.subagent_status.is_final() {
+            subagent.subagent_status = subagent.subagent_status.max(self.status);
+            block.status = subagent.subagent_status.block_status();
+        }
+    }
+}
+
+impl SubagentCompleted {
+    /// Writes into a subagent's block what this says.
+    pub(crate) fn tell(&self, block: &mut ConversationBlock) {
+        add(&mut block.metadata, &self.metadata);
+        let BlockBody::Subagent(subagent) = &mut block.body else { return };
+        if self.agent_id.is_some() {
+            subagent.subagent_id.clone_from(&self.agent_id);
+        }
+        if self.status.is_final() {
+            subagent.subagent_status = self.status;
+            subagent.output.clone_from(&self.output);
+            subagent.duration_ms = self.duration_ms;
+        } else if !subagent.subagent_status.is_final() {
+            subagent.subagent_status = subagent.subagent_status.max(self.status);
+        }
+        block.status = subagent.subagent_status.block_status();
+    }
+}
+
+impl ConversationBlock {
+    /// A subagent's block of which only its call is known.
+    pub(super) fn of_subagent(
+        id: &ToolUseId,
+        order: Option<&BlockOrder>,
+        timestamp: Option<Timestamp>,
+    ) -> Self {
+        let body = BlockBody::Subagent(SubagentBlock {
+            tool_use_id: id.clone(),
+            subagent_id: None,
+            subagent_status: RunStatus::Pending,
+            name: "".into(),
+            description: None,
+            input: Arc::new(Value::from("")),
+            output: None,
+            duration_ms: None,
+        });
+        let mut block = Self::new(BlockId::from(id), order.cloned().unwrap_or_default(), body);
+        block.order = order.cloned();
+        block.timestamp = timestamp.unwrap_or(block.timestamp);
+        block.status = BlockStatus::Pending;
+        block
+    }
+}
+
+/// Adds details to those that are known; what is new replaces what has the same name.
+fn add(known: &mut Metadata, more: &Metadata) {
+    let Some(more) = more else { return };
+    match known {
+        None => *known = Some(more.clone()),
+        Some(known) if more.iter().all(|(name, value)| known.get(name) == Some(value)) => {}
+        Some(known) => {
+            let details = more.iter().map(|(name, value)| (name.clone(), value.clone()));
+            Arc::<Map<_, _>>::make_mut(known).extend(details);
+        }
+    }
 }
 
 impl ConversationEvent {

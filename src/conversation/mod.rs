@@ -8,7 +8,16 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 mod block;
+mod block_json;
 mod event;
+mod event_json;
+mod fields;
+#[cfg(test)]
+mod json_laws;
+#[cfg(test)]
+mod json_tests;
+mod options;
+mod output;
 mod reducer;
 #[cfg(test)]
 mod reducer_tests;
@@ -20,9 +29,13 @@ mod usage;
 pub use block::{
     BlockBody, BlockOrder, BlockStatus, ContentPart, ConversationBlock, Metadata, RunStatus, SubagentBlock,
 };
+pub(crate) use block_json::RunWords;
 pub use event::{ConversationEvent, SubagentCompleted, SubagentSpawned};
+pub use options::{ConvertOptions, Thinking};
+pub use output::BlockOutput;
 pub use reducer::{Change, reduce_session_event, reduce_with_changes};
 pub use state::{SessionConversationState, SubagentState};
 pub use text::BlockText;
 pub use thread::Thread;
+pub(crate) use usage::write_number;
 pub use usage::{ConversationMetadata, MessageUsage, TokenUsage, Usage};

@@ -5,12 +5,10 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use super::{
-    BlockBody, BlockOrder, BlockStatus, ConversationBlock, ConversationEvent, ConversationMetadata,
-    MessageUsage, RunStatus, SessionConversationState, SubagentBlock, SubagentCompleted, SubagentSpawned,
-    SubagentState, Thread, state::Target,
+    BlockBody, BlockOrder, ConversationBlock, ConversationEvent, ConversationMetadata, MessageUsage,
+    SessionConversationState, SubagentBlock, SubagentCompleted, SubagentSpawned, SubagentState, Thread,
+    state::Target,
 };
 use crate::{
     ids::{BlockId, ConversationId, ToolUseId},
@@ -184,7 +182,8 @@ impl Fold<'_> {
                     | BlockBody::ToolUse { .. }
                     | BlockBody::ToolResult { .. }
                     | BlockBody::System { .. }
-                    | BlockBody::Error { .. } => return,
+                    | BlockBody::Error { .. }
+                    | BlockBody::Unknown { .. } => return,
                 }
             }
             // A subagent that was never announced has a thread but no block.
@@ -199,29 +198,13 @@ impl Fold<'_> {
 
     fn spawned(&mut self, spawned: &SubagentSpawned) {
         let target = self.target_or_create(&spawned.conversation_id);
-        let mut block =
-            self.take_subagent_block(&target, &spawned.tool_use_id, &spawned.order, spawned.timestamp);
-        let new = Arc::make_mut(&mut block);
-        new.order = spawned.order.clone();
-        new.timestamp = spawned.timestamp;
-        if let BlockBody::Subagent(subagent) = &mut new.body {
-            if spawned.agent_id.is_some() {
-                subagent.subagent_id.clone_from(&spawned.agent_id);
-            }
-            if !spawned.name.is_empty() {
-                subagent.name = spawned.name.clone();
-            }
-            if spawned.description.is_some() {
-                subagent.description.clone_from(&spawned.description);
-            }
-            if !is_empty(&spawned.input) {
-                subagent.input = spawned.input.clone();
-            }
-            if !subagent.subagent_status.is_final() {
-                subagent.subagent_status = subagent.subagent_status.max(spawned.status);
-                new.status = subagent.subagent_status.block_status();
-            }
-        }
+        let mut block = self.take_subagent_block(
+            &target,
+            &spawned.tool_use_id,
+            spawned.order.as_ref(),
+            spawned.timestamp,
+        );
+        spawned.tell(Arc::make_mut(&mut block));
         self.put(&target, block);
     }
 
@@ -231,15 +214,13 @@ impl Fold<'_> {
             Some(state) if self.has_block(state) => self.target_or_create(&state.parent_id.clone()),
             Some(_) | None => self.target_or_create(&completed.conversation_id),
         };
-        let mut block =
-            self.take_subagent_block(&target, &completed.tool_use_id, &completed.order, completed.timestamp);
-        let new = Arc::make_mut(&mut block);
-        new.status = completed.status.block_status();
-        if let BlockBody::Subagent(subagent) = &mut new.body {
-            subagent.subagent_status = completed.status;
-            subagent.output.clone_from(&completed.output);
-            subagent.duration_ms = completed.duration_ms;
-        }
+        let mut block = self.take_subagent_block(
+            &target,
+            &completed.tool_use_id,
+            completed.order.as_ref(),
+            completed.timestamp,
+        );
+        completed.tell(Arc::make_mut(&mut block));
         self.put(&target, block);
     }
 
@@ -272,12 +253,20 @@ impl Fold<'_> {
         (&mut self.state.blocks, &mut self.state.metadata)
     }
 
+    fn known_thread(&self, target: &Target) -> Option<&Thread> {
+        match target {
+            Target::Main => Some(&self.state.blocks),
+            Target::Subagent(id) => self.state.subagents.get(id).map(|subagent| &subagent.blocks),
+        }
+    }
+
     fn put(&mut self, target: &Target, mut block: Arc<ConversationBlock>) {
         let conversation_id = target.conversation_id();
         if block.conversation_id != conversation_id {
             // The event named the thread by its agent.
             Arc::make_mut(&mut block).conversation_id = conversation_id;
         }
+        self.keep_ended(&mut block);
         if self.thread(target).0.put(&block) {
             self.block_changed(target, &block.id);
         }
@@ -286,37 +275,58 @@ impl Fold<'_> {
         }
     }
 
+    /// Lets a subagent that has ended stay ended, with its result: a block that says otherwise was written before that.
+    fn keep_ended(&self, block: &mut Arc<ConversationBlock>) {
+        let BlockBody::Subagent(shown) = &block.body else { return };
+        let Some(ended) = self.state.subagents.get(&shown.tool_use_id) else { return };
+        if shown.subagent_status.is_final() || !ended.status.is_final() {
+            return;
+        }
+        let block = Arc::make_mut(block);
+        block.status = ended.status.block_status();
+        if let BlockBody::Subagent(shown) = &mut block.body {
+            shown.subagent_status = ended.status;
+            shown.output.clone_from(&ended.output);
+            shown.duration_ms = ended.duration_ms;
+        }
+    }
+
     /// The subagent's block as it is, or a new one; taken out of any other thread that it was in.
     fn take_subagent_block(
         &mut self,
         target: &Target,
         id: &ToolUseId,
-        order: &BlockOrder,
-        timestamp: Timestamp,
+        order: Option<&BlockOrder>,
+        timestamp: Option<Timestamp>,
     ) -> Arc<ConversationBlock> {
-        let block_id = BlockId::from(id);
         let is_subagent = |block: &Arc<ConversationBlock>| matches!(block.body, BlockBody::Subagent(_));
+        let block_id = self.block_of(id, target);
         if let Some(block) = self.thread(target).0.get(&block_id).filter(|block| is_subagent(block)) {
             return block.clone();
         }
         let elsewhere = self.state.subagents.get(id).map(|state| state.parent_id.clone());
         if let Some(elsewhere) = elsewhere.and_then(|parent| self.state.target(&parent))
             && elsewhere != *target
+            && let block_id = self.block_of(id, &elsewhere)
             && self.thread(&elsewhere).0.get(&block_id).is_some_and(is_subagent)
-            && let Some(block) = self.thread(&elsewhere).0.remove(&block_id)
+            && let Some(mut block) = self.thread(&elsewhere).0.remove(&block_id)
         {
             self.report(|| Change::BlockRemoved { conversation_id: elsewhere.conversation_id(), block_id });
+            Arc::make_mut(&mut block).order = order.cloned();
             return block;
         }
-        Arc::new(ConversationBlock {
-            id: block_id,
-            conversation_id: target.conversation_id(),
-            order: order.clone(),
-            timestamp,
-            status: BlockStatus::Pending,
-            metadata: None,
-            body: BlockBody::Subagent(SubagentBlock::new(id)),
-        })
+        Arc::new(ConversationBlock::of_subagent(id, order, timestamp))
+    }
+
+    /// The id of the block that shows a subagent in a thread: that of its call, but other writers name blocks otherwise.
+    fn block_of(&self, id: &ToolUseId, target: &Target) -> BlockId {
+        let named = BlockId::from(id);
+        let Some(thread) = self.known_thread(target) else { return named };
+        if !self.state.subagents.contains_key(id) || thread.get(&named).is_some() {
+            return named;
+        }
+        let shows = |block: &&Arc<ConversationBlock>| matches!(&block.body, BlockBody::Subagent(shown) if shown.tool_use_id == *id);
+        thread.iter().find(shows).map_or(named, |block| block.id.clone())
     }
 
     /// Makes the subagent's state say what its block says.
@@ -329,10 +339,7 @@ impl Fold<'_> {
         let old = self.state.subagents.get(id);
         let mut new = old.map_or_else(|| SubagentState::unannounced(id.clone()), |old| (**old).clone());
         new.parent_id = target.conversation_id();
-        new.agent_id.clone_from(&block.subagent_id);
-        new.name = block.name.clone();
-        new.description.clone_from(&block.description);
-        new.status = block.subagent_status;
+        new.learn(block);
         if old.is_some_and(|old| old.same_apart_from_thread(&new)) {
             return;
         }
@@ -361,7 +368,8 @@ impl Fold<'_> {
                 | BlockBody::ToolUse { .. }
                 | BlockBody::ToolResult { .. }
                 | BlockBody::System { .. }
-                | BlockBody::Error { .. } => None,
+                | BlockBody::Error { .. }
+                | BlockBody::Unknown { .. } => None,
             }));
             if let Some(agent) = &subagent.agent_id {
                 self.reindex_agent(agent);
@@ -372,7 +380,7 @@ impl Fold<'_> {
 
     fn reindex_agent(&mut self, agent: &crate::ids::AgentId) {
         let first = self.state.subagents().find(|subagent| subagent.agent_id.as_ref() == Some(agent));
-        match first.map(|subagent| subagent.id.clone()) {
+        match first.map(|subagent| subagent.tool_use_id.clone()) {
             Some(id) => self.state.agents.insert(agent.clone(), id),
             None => self.state.agents.remove(agent),
         };
@@ -383,7 +391,9 @@ impl Fold<'_> {
     }
 
     fn has_block(&self, subagent: &SubagentState) -> bool {
-        self.parent_thread(subagent).is_some_and(|thread| thread.get(&BlockId::from(&subagent.id)).is_some())
+        let Some(parent) = self.state.target(&subagent.parent_id) else { return false };
+        let block = self.block_of(&subagent.tool_use_id, &parent);
+        self.known_thread(&parent).is_some_and(|thread| thread.get(&block).is_some())
     }
 
     fn report(&mut self, change: impl FnOnce() -> Change) {
@@ -402,41 +412,10 @@ impl Fold<'_> {
 }
 
 impl SubagentState {
-    /// A subagent of which only the thread's id is known.
-    fn unannounced(id: ToolUseId) -> Self {
-        Self {
-            id,
-            agent_id: None,
-            parent_id: ConversationId::main(),
-            name: "".into(),
-            description: None,
-            status: RunStatus::Running,
-            blocks: Thread::default(),
-            metadata: ConversationMetadata::default(),
-        }
-    }
-
     fn same_apart_from_thread(&self, other: &Self) -> bool {
         (&self.agent_id, &self.parent_id, &self.name, &self.description, self.status)
             == (&other.agent_id, &other.parent_id, &other.name, &other.description, other.status)
+            && (&self.prompt, &self.output, self.duration_ms)
+                == (&other.prompt, &other.output, other.duration_ms)
     }
-}
-
-impl SubagentBlock {
-    fn new(id: &ToolUseId) -> Self {
-        Self {
-            tool_use_id: id.clone(),
-            subagent_id: None,
-            subagent_status: RunStatus::Pending,
-            name: "".into(),
-            description: None,
-            input: Arc::new(Value::Null),
-            output: None,
-            duration_ms: None,
-        }
-    }
-}
-
-fn is_empty(input: &Value) -> bool {
-    input.is_null() || input.as_object().is_some_and(serde_json::Map::is_empty)
 }

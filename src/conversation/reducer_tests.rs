@@ -92,8 +92,9 @@ fn outline(state: &SessionConversationState) -> String {
             BlockBody::Thinking { content, .. } => format!("thinking {content:?}"),
             BlockBody::ToolUse { name, tool_status, .. } => format!("tool {name} {tool_status:?}"),
             BlockBody::ToolResult { output, .. } => format!("result {output:?}"),
-            BlockBody::System { content } => format!("system {content:?}"),
+            BlockBody::System { content, .. } => format!("system {content:?}"),
             BlockBody::Error { content } => format!("error {content:?}"),
+            BlockBody::Unknown { kind } => format!("{kind}"),
             BlockBody::Subagent(subagent) => format!(
                 "subagent {} {:?} {:?} {:?}",
                 subagent.name, subagent.subagent_id, subagent.subagent_status, subagent.output
@@ -107,7 +108,7 @@ fn outline(state: &SessionConversationState) -> String {
         let about = (&subagent.agent_id, subagent.status);
         lines.extend([format!(
             "[{} in {parent}: {} {:?} {:?}]\n",
-            subagent.id, subagent.name, about.0, about.1
+            subagent.tool_use_id, subagent.name, about.0, about.1
         )]);
         lines.extend(subagent.blocks.iter().map(|block| format!("  {}", line(block))));
     }
@@ -295,6 +296,113 @@ fn of_two_calls_with_one_agent_the_first_by_id_is_meant_by_the_agent() {
         state.apply(&text("ses_1", 1, "complete", "x"));
         assert_eq!(state.subagent(&ToolUseId::new("t2")).unwrap().blocks.len(), 1);
     }
+}
+
+#[test]
+fn a_block_without_a_place_stays_where_it_is_or_comes_last() {
+    let placeless = |at: u32, content: &str| {
+        block("main", at, "complete", &json!({"type": "thinking", "content": content, "order": null}))
+    };
+    check(
+        &[
+            placeless(9, "first"),
+            text("main", 1, "complete", "a"),
+            placeless(7, "last"),
+            placeless(1, "b"),
+            text("main", 2, "complete", "c"),
+            placeless(9, "still first"),
+        ],
+        &expect![[r#"
+            prt_9 Complete thinking "still first"
+            prt_1 Complete thinking "b"
+            prt_7 Complete thinking "last"
+            prt_2 Complete text "c"
+        "#]],
+    );
+}
+
+#[test]
+fn a_subagent_that_has_ended_is_not_started_again() {
+    let running =
+        json!({"type": "subagent", "id": "t1", "toolUseId": "t1", "status": "running", "name": "explore"});
+    check(
+        &[
+            spawned("main", "t1", None),
+            completed("main", "t1", "completed"),
+            completed("main", "t1", "running"),
+            spawned("main", "t1", Some("ses_1")),
+            block("main", 50, "pending", &running),
+        ],
+        &expect![[r#"
+            t1 Complete subagent explore None Success Some("found")
+            [t1 in main: explore Some("ses_1") Success]
+        "#]],
+    );
+    let mut other = running.clone();
+    other["id"] = json!("another");
+    let state = fold(&[completed("main", "t1", "error"), block("main", 51, "pending", &other)]);
+    assert_eq!(state.subagent(&ToolUseId::new("t1")).unwrap().status, RunStatus::Error);
+    assert_eq!(state.blocks().get(&BlockId::new("another")).unwrap().status, BlockStatus::Error);
+    // But a second end is an end.
+    let state = fold(&[completed("main", "t1", "completed"), completed("main", "t1", "error")]);
+    assert_eq!(state.subagent(&ToolUseId::new("t1")).unwrap().status, RunStatus::Error);
+}
+
+#[test]
+fn an_end_that_is_none_only_moves_forward() {
+    check(
+        &[completed("main", "t1", "running"), completed("main", "t1", "pending")],
+        &expect![[r#"
+            t1 Pending subagent  None Running None
+            [t1 in main:  None Running]
+        "#]],
+    );
+}
+
+#[test]
+fn a_subagents_record_says_what_its_block_says() {
+    let state = fold(&[
+        spawned("main", "t1", None),
+        event(
+            json!({"type": "subagent:completed", "toolUseId": "t1", "agentId": "a1", "status": "completed",
+            "output": "found", "durationMs": 7, "tokens": 12}),
+        ),
+    ]);
+    let subagent = state.subagent_of_agent(&"a1".into()).unwrap();
+    assert_eq!((&*subagent.name, subagent.prompt.as_deref()), ("general", Some("look")));
+    assert_eq!((subagent.output.clone(), subagent.duration_ms), (Some("found".into()), Some(7)));
+    let block = state.blocks().get(&"t1".into()).unwrap();
+    assert_eq!(block.metadata.as_ref().unwrap()["tokens"], 12);
+}
+
+#[test]
+fn a_subagents_block_may_have_an_id_of_its_own() {
+    let shown = |status: &str| {
+        let body = json!({"type": "subagent", "toolUseId": "t1", "name": "explore", "status": status});
+        block("main", 1, "pending", &body)
+    };
+    check(
+        &[shown("running"), text("t1", 2, "complete", "inside"), completed("main", "t1", "completed")],
+        &expect![[r#"
+            prt_1 Complete subagent explore None Success Some("found")
+            [t1 in main: explore None Success]
+              prt_2 Complete text "inside"
+        "#]],
+    );
+    // It moves like any other, and goes with its thread.
+    let events = [spawned("main", "t2", None), shown("running"), spawned("t2", "t1", None)];
+    check(
+        &events,
+        &expect![[r#"
+            t2 Pending subagent general None Running None
+            [t1 in t2: general None Running]
+            [t2 in main: general None Running]
+              prt_1 Pending subagent general None Running None
+        "#]],
+    );
+    let mut state = fold(&events);
+    state.apply(&removed("t2", "prt_1"));
+    assert_eq!(state, fold(&events[..1]));
 }
 
 #[test]
@@ -538,8 +646,8 @@ fn events_and_blocks_have_the_documented_json() {
     expect![[r#"
         {"type":"block:upsert","conversationId":"main","block":{"id":"prt_1","conversationId":"main","order":[1786706395007,"msg_1",0,"prt_1",0],"timestamp":"2026-08-14T11:19:55.007Z","status":"pending","type":"tool_use","toolUseId":"prt_1","name":"bash","input":{"command":"ls"},"toolStatus":"running"}}
         {"type":"block:delta","conversationId":"main","blockId":"prt_1","delta":"x"}
-        {"type":"subagent:spawned","conversationId":"main","toolUseId":"t1","agentId":"ses_1","name":"general","input":{"prompt":"look"},"status":"running","order":[1050,"msg_50",0,"prt_50",0],"timestamp":"2026-01-31T12:00:00.000Z"}
-        {"type":"subagent:completed","conversationId":"main","toolUseId":"t1","status":"success","output":"found","durationMs":7,"order":[1050,"msg_50",0,"prt_50",0],"timestamp":"2026-01-31T12:00:00.000Z"}
+        {"type":"subagent:spawned","conversationId":"main","context":{"conversationId":"main","timestamp":"2026-01-31T12:00:00.000Z"},"toolUseId":"t1","agentId":"ses_1","subagentType":"general","prompt":"look","status":"running","order":[1050,"msg_50",0,"prt_50",0],"timestamp":"2026-01-31T12:00:00.000Z"}
+        {"type":"subagent:completed","conversationId":"main","toolUseId":"t1","status":"completed","output":"found","durationMs":7,"order":[1050,"msg_50",0,"prt_50",0],"timestamp":"2026-01-31T12:00:00.000Z"}
         {"type":"metadata:update","conversationId":"t1","messageId":"m1","created":1,"model":"p/m","usage":{"tokens":{"input":3,"output":0,"reasoning":0,"cacheRead":0,"cacheWrite":0},"cost":0.5}}
         {"type":"session:idle","conversationId":"t1"}
         {"type":"block:removed","conversationId":"main","blockId":"prt_1"}
@@ -562,15 +670,13 @@ fn events_and_blocks_have_the_documented_json() {
                 0
               ],
               "timestamp": "2026-01-31T12:00:00.000Z",
-              "status": "complete",
+              "status": "success",
               "type": "subagent",
               "toolUseId": "t1",
               "subagentId": "ses_1",
               "subagentStatus": "success",
               "name": "general",
-              "input": {
-                "prompt": "look"
-              },
+              "input": "look",
               "output": "found",
               "durationMs": 7
             },
@@ -597,11 +703,14 @@ fn events_and_blocks_have_the_documented_json() {
           ],
           "subagents": [
             {
-              "id": "t1",
+              "toolUseId": "t1",
               "agentId": "ses_1",
               "parentId": "main",
               "name": "general",
               "status": "success",
+              "prompt": "look",
+              "output": "found",
+              "durationMs": 7,
               "blocks": [],
               "metadata": {
                 "model": "p/m",

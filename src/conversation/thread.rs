@@ -59,8 +59,21 @@ impl Thread {
         })
     }
 
-    /// Puts a block in its place, instead of the one with the same id; says whether that changed anything.
+    /// Puts a block in its place, instead of the one with the same id; says whether that changed anything. A block that does
+    /// not say its place takes that of the one with the same id, or comes last.
     pub(super) fn put(&mut self, block: &Arc<ConversationBlock>) -> bool {
+        if let Some(order) = &block.order {
+            return self.put_at(order, block);
+        }
+        let order = match self.places.get(&block.id) {
+            Some(place) => place.order.clone(),
+            None => self.blocks.get_max().map(|(last, _)| last.order.next()).unwrap_or_default(),
+        };
+        let placed = ConversationBlock { order: Some(order.clone()), ..(**block).clone() };
+        self.put_at(&order, &Arc::new(placed))
+    }
+
+    fn put_at(&mut self, order: &BlockOrder, block: &Arc<ConversationBlock>) -> bool {
         let old = self.get(&block.id);
         if old.is_some_and(|old| Arc::ptr_eq(old, block) || old == block) {
             return false;
@@ -68,12 +81,12 @@ impl Thread {
         self.growing.take_if(|(place, _)| place.id == block.id);
         let old_place = self.places.get(&block.id);
         let place = match old_place {
-            Some(place) if place.order == block.order => place.clone(),
+            Some(place) if place.order == *order => place.clone(),
             Some(_) | None => {
                 if let Some(old_place) = old_place {
                     self.blocks.remove(old_place);
                 }
-                let place = Arc::new(Place { order: block.order.clone(), id: block.id.clone() });
+                let place = Arc::new(Place { order: order.clone(), id: block.id.clone() });
                 self.places.insert(block.id.clone(), place.clone());
                 place
             }

@@ -1,11 +1,11 @@
 //! What messages used and cost, kept per message so that nothing is counted twice.
 
-use std::{ops::AddAssign, sync::Arc};
+use std::{iter::Sum, ops::AddAssign, sync::Arc};
 
 use imbl::OrdMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeStruct};
 
-use crate::{ids::MessageId, time::Millis, wire::Tokens};
+use crate::{ids::MessageId, time::Millis};
 
 /// Tokens and money.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ pub struct Usage {
     #[serde(default)]
     pub tokens: TokenUsage,
     /// Cost in the provider's currency.
-    #[serde(default, serialize_with = "crate::wire::write_number")]
+    #[serde(default, serialize_with = "write_number")]
     pub cost: f64,
 }
 
@@ -60,18 +60,6 @@ impl AddAssign for Usage {
         sum.cache_read = sum.cache_read.saturating_add(tokens.cache_read);
         sum.cache_write = sum.cache_write.saturating_add(tokens.cache_write);
         self.cost += other.cost;
-    }
-}
-
-impl From<&Tokens> for TokenUsage {
-    fn from(tokens: &Tokens) -> Self {
-        Self {
-            input: tokens.input,
-            output: tokens.output,
-            reasoning: tokens.reasoning,
-            cache_read: tokens.cache.read,
-            cache_write: tokens.cache.write,
-        }
     }
 }
 
@@ -154,4 +142,25 @@ impl<'de> Deserialize<'de> for ConversationMetadata {
         let Stored { messages } = Stored::deserialize(deserializer)?;
         Ok(Self(messages.into_iter().map(|message| (message.message_id.clone(), message)).collect()))
     }
+}
+
+impl Sum for Usage {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |mut sum, usage| {
+            sum += usage;
+            sum
+        })
+    }
+}
+
+/// Writes a number without a fraction as an integer.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+pub(crate) fn write_number<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    /// From here on a float can no longer tell neighbouring integers apart.
+    const MAX_SAFE: f64 = 9_007_199_254_740_991.0;
+    if number.fract() == 0.0 && number.abs() <= MAX_SAFE {
+        #[expect(clippy::cast_possible_truncation, reason = "checked to be a small integer")]
+        return serializer.serialize_i64(*number as i64);
+    }
+    serializer.serialize_f64(*number)
 }

@@ -6,6 +6,7 @@
 //! 4. [Timeouts](timeouts): which silence is allowed for how long.
 //! 5. [Testing with the fake](testing): your runner's tests without a server, a model or a network.
 //! 6. [Operating it](operating): logs, figures, tuning, and what to do when something is wrong.
+//! 7. [Other agents](agents): how to put another program behind the manager.
 //!
 //! There is no code here. The code in these pages is compiled with the tests.
 
@@ -32,4 +33,8 @@ pub mod testing {
 
 pub mod operating {
     #![doc = include_str!("operating.md")]
+}
+
+pub mod agents {
+    #![doc = include_str!("agents.md")]
 }

@@ -2,14 +2,12 @@
 
 use super::{
     input::{AttachmentError, LoadError},
-    result::{AbortReport, Completion, PromptExecutionResult},
+    result::PromptExecutionResult,
 };
 use crate::{
-    client::ApiError,
+    agent::{AbortReport, AgentError, Delivery, Failure, Limit},
     error::InvalidInput,
     ids::{SessionId, TaskId},
-    turn::{Delivery, Limit},
-    wire::MessageError,
 };
 
 /// Why a session could not be made, found or removed.
@@ -21,35 +19,53 @@ pub enum SessionError {
     Invalid(#[from] InvalidInput),
     /// The task has a session already.
     #[error("task {task} already has session {session}")]
+    #[non_exhaustive]
     TaskHasSession {
         /// The task.
         task: TaskId,
-        /// Its session.
+        /// The session that it has.
         session: SessionId,
     },
     /// Another call is making a session for the task right now.
     #[error("a session for task {task} is being made already")]
+    #[non_exhaustive]
     InProgress {
         /// The task.
         task: TaskId,
     },
-    /// Neither the manager nor the caller knows where the session works.
+    /// The session works in another directory than the call says.
+    #[error("session {session} works in {known}, not in {given}")]
+    #[non_exhaustive]
+    OtherDirectory {
+        /// The session.
+        session: SessionId,
+        /// Where it works.
+        known: String,
+        /// Where the call says that it works.
+        given: String,
+    },
+    /// The manager does not know the session, and the call does not look it up.
     #[error("session {session} is not known to this manager")]
+    #[non_exhaustive]
     Unknown {
         /// The session.
         session: SessionId,
     },
-    /// The server could not do it, or could not be asked.
+    /// The agent could not do it, or could not be asked.
     #[error("{attempt} failed")]
-    Server {
+    #[non_exhaustive]
+    Agent {
         /// What was attempted, and for which id.
         attempt: String,
         /// Why it failed.
-        source: ApiError,
+        source: AgentError,
     },
+    /// The manager was shut down.
+    #[error("the manager was shut down")]
+    ShutDown,
 }
 
-/// Why there is no [`PromptExecutionResult`]: the model was not called, as far as anybody knows.
+/// Why there is no [`PromptExecutionResult`]: the model was not called, as far as is known.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PromptError {
@@ -59,43 +75,59 @@ pub enum PromptError {
     /// An attachment could not be read; nothing was sent.
     #[error(transparent)]
     Attachment(#[from] AttachmentError),
-    /// The session is not to be had.
+    /// The session could not be found or taken over.
     #[error(transparent)]
-    Session(#[from] SessionError),
+    Session(SessionError),
     /// The session has a prompt in flight, and this one was not to wait.
     #[error("session {session} has a prompt in flight")]
+    #[non_exhaustive]
     Busy {
         /// The session.
         session: SessionId,
     },
     /// The session did not come to rest, so the prompt was not sent.
-    #[error("session {session} is busy with something else: {limit}")]
+    #[error("session {session} did not become free for the prompt: {limit}")]
+    #[non_exhaustive]
     NotAtRest {
         /// The session.
         session: SessionId,
         /// Which limit ran out.
         limit: Limit,
+        /// The agent's last error, if there was one: it may be down rather than busy.
+        source: Option<AgentError>,
     },
     /// The prompt could not be delivered.
     #[error("the prompt for session {session} was not delivered ({delivery:?})")]
+    #[non_exhaustive]
     NotDelivered {
         /// The session.
         session: SessionId,
         /// What is known about it.
         delivery: Delivery,
-        /// Why.
-        source: Option<ApiError>,
+        /// The error of the last attempt.
+        source: Option<AgentError>,
     },
-    /// The server has the prompt but does not run it.
-    #[error("session {session} did not run the prompt{}", error.as_ref().map(|error| format!(": {}", error.message())).unwrap_or_default())]
+    /// The prompt could not be recorded, so it was not sent.
+    #[error("the prompt for session {session} could not be recorded, so it was not sent")]
+    #[non_exhaustive]
+    NotRecorded {
+        /// The session.
+        session: SessionId,
+        /// The store's error.
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    /// The agent has the prompt but does not run it.
+    #[error("session {session} did not run the prompt{}", error.as_ref().map(|error| format!(": {error}")).unwrap_or_default())]
+    #[non_exhaustive]
     NotStarted {
         /// The session.
         session: SessionId,
-        /// What the server said about it.
-        error: Option<MessageError>,
+        /// What the agent said about it.
+        error: Option<Failure>,
     },
     /// A limit ran out before the model said anything.
     #[error("session {session} timed out: {limit}")]
+    #[non_exhaustive]
     TimedOut {
         /// The session.
         session: SessionId,
@@ -103,12 +135,24 @@ pub enum PromptError {
         limit: Limit,
         /// How far the prompt got.
         delivery: Delivery,
-        /// What became of the server's run; nothing if it was left alone.
+        /// What became of the agent's run; nothing if it was left alone.
         abort: Option<AbortReport>,
+        /// The agent's last error, if there was one.
+        source: Option<AgentError>,
     },
     /// It was aborted, or refused by the policy, before the model said anything.
     #[error("the prompt for session {session} was aborted")]
+    #[non_exhaustive]
     Aborted {
+        /// The session.
+        session: SessionId,
+        /// How far the prompt got.
+        delivery: Delivery,
+    },
+    /// The agent lost the prompt before the model said anything; it is not sent again.
+    #[error("the agent lost the prompt for session {session}")]
+    #[non_exhaustive]
+    Interrupted {
         /// The session.
         session: SessionId,
         /// How far the prompt got.
@@ -116,17 +160,37 @@ pub enum PromptError {
     },
     /// The session was deleted meanwhile.
     #[error("session {session} does not exist any more")]
+    #[non_exhaustive]
     SessionGone {
         /// The session.
         session: SessionId,
+        /// How far the prompt got.
+        delivery: Delivery,
     },
-    /// The server refuses the credentials.
-    #[error("the server refuses the credentials")]
-    Unauthorized,
-    /// The manager was shut down, or the waiting was given up. The server's run goes on, unless the prompt wants to be aborted
-    /// with it.
+    /// The agent refuses the credentials.
+    #[error("the agent refuses the credentials for session {session}: check the password")]
+    #[non_exhaustive]
+    Unauthorized {
+        /// The session.
+        session: SessionId,
+        /// How far the prompt got.
+        delivery: Delivery,
+        /// The agent's answer.
+        source: Option<AgentError>,
+    },
+    /// The waiting was given up. The agent's run goes on, unless the prompt wants to be aborted with it.
     #[error("waiting for session {session} was given up")]
+    #[non_exhaustive]
     GivenUp {
+        /// The session.
+        session: SessionId,
+        /// How far the prompt got.
+        delivery: Delivery,
+    },
+    /// The manager was shut down.
+    #[error("the manager was shut down while session {session} was waited for")]
+    #[non_exhaustive]
+    ShutDown {
         /// The session.
         session: SessionId,
         /// How far the prompt got.
@@ -141,13 +205,17 @@ impl PromptError {
             Self::NotDelivered { delivery, .. }
             | Self::TimedOut { delivery, .. }
             | Self::Aborted { delivery, .. }
-            | Self::GivenUp { delivery, .. } => *delivery,
+            | Self::Interrupted { delivery, .. }
+            | Self::SessionGone { delivery, .. }
+            | Self::Unauthorized { delivery, .. }
+            | Self::GivenUp { delivery, .. }
+            | Self::ShutDown { delivery, .. } => *delivery,
             Self::NotStarted { .. } => Delivery::Accepted,
-            Self::SessionGone { .. } | Self::Unauthorized => Delivery::Unknown,
             Self::Invalid(_)
             | Self::Attachment(_)
             | Self::Session(_)
             | Self::Busy { .. }
+            | Self::NotRecorded { .. }
             | Self::NotAtRest { .. } => Delivery::NotSent,
         }
     }
@@ -155,18 +223,52 @@ impl PromptError {
     /// Whether the same task may succeed when it is tried again.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Busy { .. } | Self::NotAtRest { .. } | Self::TimedOut { .. } | Self::GivenUp { .. } => true,
+            Self::Busy { .. }
+            | Self::NotAtRest { .. }
+            | Self::NotRecorded { .. }
+            | Self::TimedOut { .. }
+            | Self::Interrupted { .. }
+            | Self::GivenUp { .. } => true,
             Self::NotDelivered { delivery, source, .. } => {
-                *delivery != Delivery::Rejected || source.as_ref().is_some_and(ApiError::is_retryable)
+                *delivery != Delivery::Rejected || source.as_ref().is_some_and(AgentError::is_retryable)
             }
             Self::NotStarted { error, .. } => error.is_none(),
-            Self::Session(SessionError::Server { source, .. }) => source.is_retryable(),
-            Self::Session(_)
-            | Self::Invalid(_)
+            Self::Session(error) => error.is_retryable(),
+            Self::Invalid(_)
             | Self::Attachment(_)
             | Self::Aborted { .. }
             | Self::SessionGone { .. }
-            | Self::Unauthorized => false,
+            | Self::Unauthorized { .. }
+            | Self::ShutDown { .. } => false,
+        }
+    }
+}
+
+impl SessionError {
+    /// Whether the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Agent { source, .. } => source.is_retryable(),
+            Self::InProgress { .. } => true,
+            Self::Invalid(_)
+            | Self::TaskHasSession { .. }
+            | Self::OtherDirectory { .. }
+            | Self::Unknown { .. }
+            | Self::ShutDown => false,
+        }
+    }
+
+    /// The agent could not do `attempt`, which names the id.
+    pub(crate) fn agent(attempt: String, source: AgentError) -> Self {
+        Self::Agent { attempt, source }
+    }
+}
+
+impl From<SessionError> for PromptError {
+    fn from(error: SessionError) -> Self {
+        match error {
+            SessionError::Invalid(invalid) => invalid.into(),
+            other => Self::Session(other),
         }
     }
 }
@@ -182,7 +284,7 @@ impl From<LoadError> for PromptError {
 
 /// A turn that ended otherwise than by the model finishing; see [`PromptExecutionResult::settled`].
 #[derive(Debug, thiserror::Error)]
-#[error("session {} {}", result.submission.session_id, describe(&result.completion))]
+#[error("session {} {}", result.submission.session_id, result.completion)]
 #[non_exhaustive]
 pub struct TurnFailed {
     /// What there is of it.
@@ -195,15 +297,14 @@ impl TurnFailed {
     }
 }
 
-fn describe(completion: &Completion) -> String {
-    match completion {
-        Completion::Settled => "settled".to_owned(),
-        Completion::Failed(error) => format!("failed: {}", error.message()),
-        Completion::Aborted => "was aborted".to_owned(),
-        Completion::Rejected => "stopped because a request was rejected".to_owned(),
-        Completion::Refused => "was stopped by the permission policy".to_owned(),
-        Completion::Interrupted => "was interrupted: the server died meanwhile".to_owned(),
-        Completion::TimedOut { limit, .. } => format!("timed out: {limit}"),
+impl JsonAnswerError {
+    /// Whether the same task may succeed when it is tried again.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Prompt(error) => error.is_retryable(),
+            Self::Turn(failed) => failed.result.completion.is_retryable(),
+            Self::Shape { .. } => false,
+        }
     }
 }
 
@@ -219,6 +320,7 @@ pub enum JsonAnswerError {
     Turn(#[from] TurnFailed),
     /// The answers were not of the asked shape, however often the model was told.
     #[error("no answer of the asked shape in {attempts} attempts")]
+    #[non_exhaustive]
     Shape {
         /// How often it was asked.
         attempts: u32,

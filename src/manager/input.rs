@@ -1,22 +1,22 @@
 //! What callers say, checked before anything is sent.
 
 use std::{
+    any::Any,
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
-use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::{Map, Value};
 
-use super::mint::Mint;
 use crate::{
-    client::Directory,
+    agent::{ModelRef, NewSession, PromptPart, PromptSpec, WaitOptions},
+    conversation::ConvertOptions,
+    directory::Directory,
     error::InvalidInput,
-    ids::{ProjectId, SessionId, TaskId},
+    ids::{MessageId, ProjectId, SessionId, TaskId},
     time::Timestamp,
-    turn::WaitOptions,
-    wire::{Message, ModelRef, PermissionRule, PromptPart},
 };
 
 /// Longer titles are cut by every view that shows them.
@@ -34,7 +34,7 @@ pub struct CreateTaskSession {
     pub(super) worktree: PathBuf,
     pub(super) title: Option<String>,
     pub(super) created_at: Option<Timestamp>,
-    pub(super) permissions: Vec<PermissionRule>,
+    pub(crate) settings: Map<String, Value>,
     pub(super) replace: bool,
 }
 
@@ -47,13 +47,13 @@ impl CreateTaskSession {
         worktree: impl Into<PathBuf>,
     ) -> Self {
         Self {
-            project: project.into(),
-            task: task.into(),
+            project: project.into().trimmed(),
+            task: task.into().trimmed(),
             project_directory: project_directory.into(),
             worktree: worktree.into(),
             title: None,
             created_at: None,
-            permissions: Vec::new(),
+            settings: Map::new(),
             replace: false,
         }
     }
@@ -70,19 +70,26 @@ impl CreateTaskSession {
         self
     }
 
-    /// Sets what the session's tools may do, in addition to the server's configuration; default nothing.
-    pub fn permissions(mut self, rules: impl IntoIterator<Item = PermissionRule>) -> Self {
-        self.permissions = rules.into_iter().collect();
-        self
-    }
-
     /// Takes the place of the task's session if it has one, which is then forgotten but not deleted; default an error.
     pub fn replace(mut self) -> Self {
         self.replace = true;
         self
     }
 
-    pub(super) fn checked_title(&self) -> Result<String, InvalidInput> {
+    /// Checks everything that can be checked without the agent.
+    pub(super) fn check(&self, convert: ConvertOptions) -> Result<NewSession, InvalidInput> {
+        InvalidInput::check_id("task id", self.task.as_str())?;
+        InvalidInput::check_id("project id", self.project.as_str())?;
+        let title = self.checked_title()?;
+        check_directory("project directory", &self.project_directory)?;
+        let directory = check_directory("worktree", &self.worktree)?;
+        let mut session = NewSession::new(self.task.clone(), self.project.clone(), directory, title);
+        session.convert = convert;
+        session.settings.clone_from(&self.settings);
+        Ok(session)
+    }
+
+    fn checked_title(&self) -> Result<String, InvalidInput> {
         let title = self.title.as_deref().unwrap_or(self.task.as_str());
         let visible = |word: &str| word.chars().filter(|c| !c.is_control()).collect::<String>();
         let words = title.split_whitespace().map(visible).filter(|word| !word.is_empty());
@@ -105,7 +112,8 @@ pub enum WhenBusy {
     Refuse,
 }
 
-pub(super) type OnMessage = Arc<dyn Fn(&Arc<Message>) + Send + Sync>;
+/// Gets messages in the agent's own form.
+pub(crate) type OnMessage = Arc<dyn Fn(&dyn Any) + Send + Sync>;
 
 /// A prompt.
 #[derive(Clone)]
@@ -120,7 +128,8 @@ pub struct PromptInput {
     pub(super) variant: Option<String>,
     pub(super) wait: Option<WaitOptions>,
     pub(super) idle_timeout: Option<Duration>,
-    pub(super) on_message: Option<OnMessage>,
+    pub(crate) on_message: Option<OnMessage>,
+    pub(super) message_id: Option<MessageId>,
     pub(super) when_busy: WhenBusy,
     pub(super) abort_on_drop: bool,
 }
@@ -137,7 +146,7 @@ impl PromptInput {
     /// Asks `text` of a session.
     pub fn new(session: impl Into<SessionId>, text: impl Into<String>) -> Self {
         Self {
-            session: session.into(),
+            session: session.into().trimmed(),
             parts: vec![InputPart::Text(text.into())],
             directory: None,
             agent: None,
@@ -147,6 +156,7 @@ impl PromptInput {
             wait: None,
             idle_timeout: None,
             on_message: None,
+            message_id: None,
             when_busy: WhenBusy::Queue,
             abort_on_drop: false,
         }
@@ -179,19 +189,19 @@ impl PromptInput {
         self
     }
 
-    /// Says where the session works, for a session that this manager did not make; default is to ask the server.
+    /// Says where the session works, for a session that this manager did not make; default is to ask the agent.
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = Some(directory.into());
         self
     }
 
-    /// Sets the agent; default the session's last, then the server's.
+    /// Sets the agent; default the session's last, then the agent's own.
     pub fn agent(mut self, agent: impl Into<String>) -> Self {
         self.agent = Some(agent.into());
         self
     }
 
-    /// Sets the model; default the session's last, then the server's.
+    /// Sets the model; default the session's last, then the agent's own.
     pub fn model(mut self, model: ModelRef) -> Self {
         self.model = Some(model);
         self
@@ -221,11 +231,11 @@ impl PromptInput {
         self
     }
 
-    /// Calls `observer` with every message of the turn each time that it changes.
+    /// Sets the id of the message that the prompt becomes; default one that the agent makes.
     ///
-    /// It runs on the turn's own task: it must be quick, and must not block.
-    pub fn on_message(mut self, observer: impl Fn(&Arc<Message>) + Send + Sync + 'static) -> Self {
-        self.on_message = Some(Arc::new(observer));
+    /// For callers who keep prompts in a store of their own: the same prompt under the same id runs once.
+    pub fn message_id(mut self, id: impl Into<MessageId>) -> Self {
+        self.message_id = Some(id.into());
         self
     }
 
@@ -235,15 +245,14 @@ impl PromptInput {
         self
     }
 
-    /// Aborts the session if the caller loses interest; default is to leave the server's run alone.
+    /// Aborts the session if the caller drops the prompt; default is to leave the agent's run alone.
     pub fn abort_on_drop(mut self) -> Self {
         self.abort_on_drop = true;
         self
     }
 
-    /// Everything that is wrong with it and can be known without a server.
+    /// Checks everything that can be checked without the agent.
     pub(super) fn validate(&self) -> Result<(), InvalidInput> {
-        check_session(&self.session)?;
         for part in &self.parts {
             match part {
                 InputPart::Text(text) if text.trim().is_empty() => {
@@ -295,30 +304,7 @@ impl PromptInput {
 
 const TOO_LARGE: InvalidInput = InvalidInput::new("attachment", "must not be larger than 32 MiB");
 
-pub(super) fn check_session(session: &SessionId) -> Result<(), InvalidInput> {
-    let id = session.as_str();
-    let plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    if id.starts_with("ses") && plain {
-        return Ok(());
-    }
-    Err(InvalidInput::new("session id", "must start with `ses` and hold only letters, digits and `_`"))
-}
-
-pub(super) fn check_task(task: &TaskId) -> Result<(), InvalidInput> {
-    check_id("task id", task.as_str())
-}
-
-pub(super) fn check_id(field: &'static str, id: &str) -> Result<(), InvalidInput> {
-    if id.trim().is_empty() {
-        return Err(InvalidInput::new(field, "must not be empty"));
-    }
-    if id.chars().any(char::is_control) {
-        return Err(InvalidInput::new(field, "must not contain control characters"));
-    }
-    Ok(())
-}
-
-/// A directory that is called otherwise where it comes from.
+/// Checks a directory, which an error calls by the name of its field.
 pub(super) fn check_directory(field: &'static str, path: &Path) -> Result<Directory, InvalidInput> {
     Directory::new(path).map_err(|error| InvalidInput { field, ..error })
 }
@@ -333,24 +319,40 @@ pub struct AttachmentError {
     source: std::io::Error,
 }
 
+impl PromptInput {
+    /// Reads the attachments and puts together what is asked.
+    pub(super) async fn load(&self) -> Result<PromptSpec, LoadError> {
+        let mut parts = Vec::with_capacity(self.parts.len());
+        for part in &self.parts {
+            parts.push(part.load().await?);
+        }
+        Ok(PromptSpec {
+            parts,
+            message_id: self.message_id.clone(),
+            model: self.model.clone(),
+            agent: self.agent.clone(),
+            system: self.system.clone(),
+            variant: self.variant.clone(),
+            ..PromptSpec::default()
+        })
+    }
+}
+
 impl InputPart {
-    /// Turns it into what is sent, under an id of its own.
-    pub(super) async fn load(&self, mint: &Mint) -> Result<PromptPart, LoadError> {
-        let id = mint.part();
+    async fn load(&self) -> Result<PromptPart, LoadError> {
         Ok(match self {
-            Self::Text(text) => PromptPart::Text { id, text: text.clone() },
-            Self::Agent(name) => PromptPart::Agent { id, name: name.clone() },
+            Self::Text(text) => PromptPart::Text(text.clone()),
+            Self::Agent(name) => PromptPart::Mention(name.clone()),
             Self::Bytes { name, media_type, bytes } => PromptPart::File {
-                id,
-                mime: media_type.clone(),
-                filename: Some(name.clone()),
-                url: data_url(media_type, bytes),
+                name: Some(name.clone()),
+                media_type: media_type.clone(),
+                bytes: Arc::clone(bytes),
             },
-            Self::File { path, media_type } => {
-                let bytes = read(path).await?;
-                let filename = path.file_name().map(|name| name.to_string_lossy().into_owned());
-                PromptPart::File { id, mime: media_type.clone(), filename, url: data_url(media_type, &bytes) }
-            }
+            Self::File { path, media_type } => PromptPart::File {
+                name: path.file_name().map(|name| name.to_string_lossy().into_owned()),
+                media_type: media_type.clone(),
+                bytes: read(path).await?.into(),
+            },
         })
     }
 }
@@ -368,10 +370,6 @@ async fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
         return Err(LoadError::Invalid(TOO_LARGE));
     }
     tokio::fs::read(path).await.map_err(unreadable)
-}
-
-fn data_url(media_type: &str, bytes: &[u8]) -> String {
-    format!("data:{media_type};base64,{}", STANDARD.encode(bytes))
 }
 
 impl fmt::Debug for PromptInput {

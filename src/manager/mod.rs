@@ -1,38 +1,33 @@
 //! Tasks, sessions and prompts: the calls that a task runner makes.
 //!
-//! [`ConversationManager`] is the handle. It keeps three maps (task to session, session to directory, session to what is known
-//! of it), lets one prompt at a time into each session, and drives every prompt's [`Turn`](crate::turn::Turn) to a truthful end.
+//! [`ConversationManager`] is the handle. It keeps two maps (task to session, session to what is known of it), lets one prompt at a time
+//! into each session, answers what agents ask, and turns the end of an execution into a result. What waiting means is the agent's
+//! business: see [`OpenSession`].
 
-mod driver;
+mod conclude;
 mod error;
-mod facts;
+mod host;
 mod inner;
 mod input;
 mod json;
-mod line;
-mod mint;
-mod model;
 mod options;
 mod policy;
 mod prompt;
-mod reading;
+mod queue;
 mod registry;
-mod replies;
 mod result;
+mod run;
+mod session;
 mod stats;
 mod updates;
 
 pub use error::{JsonAnswerError, PromptError, SessionError, TurnFailed};
 pub use input::{AttachmentError, CreateTaskSession, PromptInput, WhenBusy};
-pub use model::resolve_prompt_model;
 pub use options::ManagerBuilder;
-pub use policy::{
-    PermissionDecision, PermissionHandler, PermissionPolicy, QuestionDecision, QuestionHandler,
-    QuestionPolicy,
-};
+pub use policy::{AskHandler, PermissionPolicy, QuestionPolicy};
 pub use prompt::{Prompt, RunningPrompt};
-pub use registry::ConversationSessionMeta;
-pub use result::{AbortReport, Completion, PromptExecutionResult, PromptSubmission};
+pub use result::{PromptExecutionResult, PromptSubmission};
+pub use session::ConversationSessionMeta;
 pub use stats::{ManagerStatistics, TurnStatistics};
 pub use updates::{Update, Updates};
 
@@ -41,29 +36,29 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{Instrument, debug, debug_span};
+use tracing::{Instrument, debug_span, info};
 
 use self::{
-    driver::{Driver, End},
-    inner::{Inner, Reservation, line_up, server_error},
-    input::{check_directory, check_id, check_session, check_task},
-    mint::Mint,
+    conclude::answer_aborts,
+    host::{Host, TurnState},
+    inner::{Inner, agent_error},
     options::ManagerOptions,
-    registry::Session,
-    updates::Reporter,
+    run::{Queued, Run, Work},
+    stats::Counters,
+    updates::Reader,
 };
 use crate::{
-    client::{ApiError, Directory, MessagePage, OpenCodeClient, Subscription},
+    agent::{AbortReport, Agent, Ended, IdleOutcome, OpenSession, Stop, Unprepared, WaitOptions},
     conversation::SessionConversationState,
+    directory::Directory,
+    error::InvalidInput,
     ids::{SessionId, TaskId},
-    observe::Snapshot,
-    turn::{Ended, WaitOptions},
-    wire::{Message, MessageInfo},
+    store::TurnRecord,
 };
 
-/// A handle to a server's sessions; cheap to clone, and all clones share one state.
+/// A handle to an agent's sessions; cheap to clone, and all clones share one state.
 ///
 /// Must be used inside a tokio runtime with time and I/O enabled.
 #[derive(Clone)]
@@ -71,79 +66,38 @@ pub struct ConversationManager {
     inner: Arc<Inner>,
 }
 
-/// How a session came to rest.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub enum IdleOutcome {
-    /// Its last turn is complete, in the way that is given; nothing if it has none.
-    Rest(Option<Completion>),
-    /// Its last prompt was stored but not run.
-    Unanswered,
-}
-
 impl ConversationManager {
-    /// A manager of the server at `url`, with all defaults. Connects when it has to.
-    ///
-    /// # Errors
-    /// If `url` is not an HTTP URL.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// use opencode_conductor::ConversationManager;
-    ///
-    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let manager = ConversationManager::connect("http://127.0.0.1:4096")?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn connect(url: &str) -> Result<Self, ApiError> {
-        Ok(Self::builder(OpenCodeClient::new(url)?).build())
-    }
-
-    /// A manager of the server that `client` talks to.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// use opencode_conductor::{ConversationManager, OpenCodeClient, PermissionPolicy};
-    ///
-    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let client = OpenCodeClient::builder("http://127.0.0.1:4096").basic_auth("opencode", "secret").build()?;
-    /// let manager = ConversationManager::builder(client).permissions(PermissionPolicy::AllowOnce).build();
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn builder(client: OpenCodeClient) -> ManagerBuilder {
-        ManagerBuilder::new(client)
-    }
-
-    fn new(client: OpenCodeClient, options: ManagerOptions) -> Self {
+    fn new(agent: Arc<dyn Agent>, options: ManagerOptions) -> Self {
         let inner = Inner {
-            client,
+            agent,
             options,
             registry: Mutex::default(),
-            mint: Mint::default(),
             tasks: TaskTracker::new(),
             shutdown: CancellationToken::new(),
-            counters: Arc::default(),
+            counters: Counters::default(),
         };
         Self { inner: Arc::new(inner) }
     }
 
-    /// The client underneath, for what the manager does not do.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # async fn example(manager: opencode_conductor::ConversationManager, session: opencode_conductor::SessionId) -> Result<(), Box<dyn std::error::Error>> {
-    /// println!("{} requests so far", manager.client().statistics().requests);
-    /// println!("OpenCode {}", manager.client().health().await?.version);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn client(&self) -> &OpenCodeClient {
-        &self.inner.client
+    /// The agent whose sessions it manages.
+    pub fn agent(&self) -> &dyn Agent {
+        &*self.inner.agent
     }
 
-    /// What was done since the manager was made, and what it is doing: turns by outcome, polls, kicks, reconnects, bytes.
+    /// How the agent works with a session that the manager knows.
+    pub(crate) fn open_session(&self, session: &SessionId) -> Result<Arc<dyn OpenSession>, SessionError> {
+        self.inner.known(session).map(|session| Arc::clone(&session.agent))
+    }
+
+    /// As [`Self::open_session`], but takes over a session that the manager does not know.
+    pub(crate) async fn find_session(
+        &self,
+        session: &SessionId,
+    ) -> Result<Arc<dyn OpenSession>, SessionError> {
+        self.inner.session(session, None).await.map(|session| Arc::clone(&session.agent))
+    }
+
+    /// What was done since the manager was made, and what it is doing: turns by outcome, polls, kicks.
     ///
     /// With the feature `metrics` the same facts are also metrics; see the [guide](crate::guide::operating).
     ///
@@ -152,11 +106,11 @@ impl ConversationManager {
     /// # fn example(manager: opencode_conductor::ConversationManager) {
     /// let stats = manager.stats();
     /// println!("{} prompts settled, {} run, {} wait", stats.turns.settled, stats.running, stats.waiting);
-    /// println!("{} polls, {} reconnects", stats.turns.polls, stats.client.reconnects);
+    /// println!("{} polls, {} prompts sent again", stats.turns.polls, stats.turns.kicks);
     /// # }
     /// ```
     pub fn stats(&self) -> ManagerStatistics {
-        self.inner.counters.snapshot(self.inner.client.statistics())
+        self.inner.counters.snapshot()
     }
 
     /// Makes the session of a task.
@@ -186,23 +140,10 @@ impl ConversationManager {
         &self,
         request: CreateTaskSession,
     ) -> Result<ConversationSessionMeta, SessionError> {
-        check_task(&request.task)?;
-        check_id("project id", request.project.as_str())?;
-        let title = request.checked_title()?;
-        check_directory("project directory", &request.project_directory)?;
-        let directory = check_directory("worktree", &request.worktree)?;
-        let _reservation = Reservation::new(&self.inner, &request)?;
-        let info = self.inner.create_session(&request, title, &directory).await?;
-        self.inner.mint.server_said(info.time.created);
-        let mut meta = ConversationSessionMeta::of(&info, directory);
-        meta.task_id = Some(request.task.clone());
-        meta.project_id = Some(request.project.clone());
-        meta.project_directory = Some(request.project_directory.clone());
-        meta.created_at = request.created_at.unwrap_or(meta.created_at);
-        debug!(task = %request.task, session = %meta.session_id, "session made");
-        let session = Session::new(meta.clone(), self.inner.options.convert, true);
-        self.inner.registry().add(session);
-        Ok(meta)
+        let new = request.check(self.inner.options.convert)?;
+        let session = self.inner.create_session(&request, &new).await?;
+        info!(task = %request.task, session = %session.id, directory = %session.directory, "session made");
+        Ok(session.meta())
     }
 
     /// Takes over a session that was made elsewhere, or by an earlier process, for a task.
@@ -226,16 +167,14 @@ impl ConversationManager {
         task: impl Into<TaskId>,
         session: &SessionId,
     ) -> Result<ConversationSessionMeta, SessionError> {
-        let task = task.into();
-        check_task(&task)?;
-        check_session(session)?;
+        let task: TaskId = task.into().trimmed();
+        InvalidInput::check_id("task id", task.as_str())?;
         if let Some(known) = self.task_session_id(&task).filter(|known| known != session) {
             return Err(SessionError::TaskHasSession { task, session: known });
         }
         let session = self.inner.session(session, None).await?;
         self.inner.registry().assign(&task, &session)?;
-        let meta = session.live().meta.clone();
-        Ok(meta)
+        Ok(session.meta())
     }
 
     /// Sends the first prompt of a session and waits for the answer.
@@ -245,7 +184,7 @@ impl ConversationManager {
     /// [`completion`](PromptExecutionResult::completion) says how it ended.
     ///
     /// # Cancel safety
-    /// Dropping it leaves the server's run alone; see [`PromptInput::abort_on_drop`].
+    /// Dropping it leaves the agent's run alone; see [`PromptInput::abort_on_drop`].
     ///
     /// # Examples
     /// ```no_run
@@ -271,7 +210,7 @@ impl ConversationManager {
     /// As for [`send_initial_prompt_and_await_messages`](Self::send_initial_prompt_and_await_messages).
     ///
     /// # Cancel safety
-    /// Dropping it leaves the server's run alone; see [`PromptInput::abort_on_drop`].
+    /// Dropping it leaves the agent's run alone; see [`PromptInput::abort_on_drop`].
     ///
     /// # Examples
     /// ```no_run
@@ -282,7 +221,7 @@ impl ConversationManager {
     /// let result = manager.send_follow_up_prompt_and_await_messages(prompt).await?;
     /// match &result.completion {
     ///     Completion::Settled => println!("{}", result.answer().unwrap_or_default()),
-    ///     other => println!("{other:?}, after {} messages", result.messages.len()),
+    ///     other => println!("{other:?}, after {} messages", result.messages.opencode().len()),
     /// }
     /// # Ok(())
     /// # }
@@ -321,11 +260,11 @@ impl ConversationManager {
     /// Waits until whatever a session does now has come to rest; used after a restart.
     ///
     /// # Errors
-    /// If the session is not to be had, or does not come to rest within the limits. The server's run is aborted then, unless
+    /// If the session cannot be found, or does not come to rest within the limits. The agent's run is aborted then, unless
     /// `options` says [`TimeoutAction::Leave`](crate::TimeoutAction::Leave).
     ///
     /// # Cancel safety
-    /// Dropping it changes nothing on the server.
+    /// Dropping it changes nothing on the agent's side.
     ///
     /// # Examples
     /// ```no_run
@@ -346,89 +285,20 @@ impl ConversationManager {
         session: &SessionId,
         options: WaitOptions,
     ) -> Result<IdleOutcome, PromptError> {
-        check_session(session)?;
         options.validate()?;
         let session = self.inner.session(session, None).await?;
-        let _turnstile = session.line.enter().wait().await;
-        let api = self.inner.client.directory(&session.directory);
-        let mut subscription = api.subscribe(&session.id);
-        let terms = self.inner.terms(options);
-        let driven = Driver::new(&api, &session, &terms, None, &mut subscription, &mut Reporter::silent())
-            .run(None, &mut mpsc::channel(1).1)
-            .await;
-        self.inner.came_to_rest(&session, &driven.ended)?;
-        if matches!(driven.ended, End::Turn(Ended::Interrupted)) {
-            return Ok(IdleOutcome::Rest(Some(Completion::Interrupted)));
-        }
-        let live = session.live();
-        let last_turn: Vec<Arc<Message>> = {
-            let of_turn = live.tree.messages(&session.id).rev();
-            let mut of_turn: Vec<_> = of_turn
-                .take_while(|message| !matches!(message.info, MessageInfo::User(_)))
-                .cloned()
-                .collect();
-            of_turn.reverse();
-            of_turn
+        let _permit = session.queue.enter().wait().await;
+        let turn = TurnState::begin(&self.inner, &session, self.inner.options.policies.clone(), None);
+        let host = Host { turn: &turn, limits: options };
+        let rested = tokio::select! {
+            rested = session.agent.wait_for_rest(&host) => rested,
+            () = self.inner.shutdown.cancelled() => Err(Unprepared::new(Ended::Stopped(Stop::GivenUp), None)),
         };
-        let asked =
-            live.tree.messages(&session.id).any(|message| matches!(message.info, MessageInfo::User(_)));
-        Ok(match (last_turn.is_empty(), asked) {
-            (true, true) => IdleOutcome::Unanswered,
-            (true, false) => IdleOutcome::Rest(None),
-            (false, _) => IdleOutcome::Rest(Some(Completion::of_rest(&last_turn, false))),
-        })
-    }
-
-    /// All messages of a session, oldest first, as the server has them.
-    ///
-    /// # Errors
-    /// If the session is not to be had, or the server cannot be asked.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # async fn example(manager: opencode_conductor::ConversationManager, session: opencode_conductor::SessionId) -> Result<(), Box<dyn std::error::Error>> {
-    /// for message in manager.list_conversation_messages(&session).await? {
-    ///     println!("{}: {} parts", message.info.id(), message.parts.len());
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn list_conversation_messages(
-        &self,
-        session: &SessionId,
-    ) -> Result<Vec<Message>, SessionError> {
-        check_session(session)?;
-        let session = self.inner.session(session, None).await?;
-        let api = self.inner.client.directory(&session.directory);
-        let list = api.messages(&session.id, &MessagePage::all()).await;
-        Ok(list.map_err(|source| server_error("listing messages of", &session.id, source))?.messages)
-    }
-
-    /// The events of a session and its descendants, from when it says `Connected`; ends when dropped.
-    ///
-    /// # Errors
-    /// If the manager does not know the session.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// use opencode_conductor::FeedSignal;
-    ///
-    /// # async fn example(manager: opencode_conductor::ConversationManager, session: opencode_conductor::SessionId) -> Result<(), Box<dyn std::error::Error>> {
-    /// let mut events = manager.subscribe_to_events(&session)?;
-    /// loop {
-    ///     match events.next().await {
-    ///         FeedSignal::Event(event) => println!("{event:?}"),
-    ///         FeedSignal::Resync { reason } => println!("read everything again: {reason}"),
-    ///         FeedSignal::Gone { .. } => break,
-    ///         _ => {}
-    ///     }
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn subscribe_to_events(&self, session: &SessionId) -> Result<Subscription, SessionError> {
-        let session = self.inner.known(session)?;
-        Ok(self.inner.client.directory(&session.directory).subscribe(&session.id))
+        let aborts = session.end_turn();
+        if !aborts.is_empty() {
+            answer_aborts(&session, aborts, None).await;
+        }
+        rested.map_err(|unprepared| self.inner.unprepared(&session, unprepared))
     }
 
     /// The session of a task.
@@ -471,7 +341,7 @@ impl ConversationManager {
     /// # }
     /// ```
     pub fn session(&self, session: &SessionId) -> Option<ConversationSessionMeta> {
-        self.inner.registry().session(session).map(|session| session.live().meta.clone())
+        self.inner.registry().session(session).map(|session| session.meta())
     }
 
     /// The conversation of a session as far as this manager has seen it; cheap.
@@ -489,13 +359,13 @@ impl ConversationManager {
     /// # }
     /// ```
     pub fn conversation(&self, session: &SessionId) -> Option<SessionConversationState> {
-        self.inner.registry().session(session).map(|session| session.live().state.clone())
+        self.inner.registry().session(session).map(|session| session.conversation.state())
     }
 
-    /// Reads the whole conversation of a session and its descendants from the server.
+    /// Reads the whole conversation of a session and its descendants from the agent.
     ///
     /// # Errors
-    /// If the session is not to be had, or the server cannot be asked.
+    /// If the session cannot be found, or the agent cannot be asked.
     ///
     /// # Examples
     /// ```no_run
@@ -509,35 +379,41 @@ impl ConversationManager {
         &self,
         session: &SessionId,
     ) -> Result<SessionConversationState, SessionError> {
-        check_session(session)?;
         let session = self.inner.session(session, None).await?;
-        let api = self.inner.client.directory(&session.directory);
-        let failed = |source| server_error("loading the conversation of", &session.id, source);
-        let turns = session.live().turns;
-        let status = api.session_status().await.map_err(failed)?;
-        let mut open = vec![session.id.clone()];
-        while let Some(id) = open.pop() {
-            let list = api.messages(&id, &MessagePage::all()).await.map_err(failed)?;
-            let children = api.children(&id).await.map_err(failed)?.items;
-            // Nothing runs, on the server or from here, so that what is unfinished stays so.
-            let taken = session.line.is_taken();
-            let mut live = session.live();
-            let rests =
-                status.get(&id).is_idle() && !taken && live.turns == turns && list.malformed.is_empty();
-            let snapshot = if rests { Snapshot::Settled } else { Snapshot::Live };
-            let mut observed = live.tree.apply_messages(&id, &list.messages, snapshot);
-            if rests {
-                observed.append(live.tree.settle(&id));
-            }
-            for child in children {
-                observed.append(live.tree.apply_session(&child));
-                open.push(child.id);
-            }
-            live.fold(&observed);
-            live.untold |= !observed.events.is_empty();
-        }
-        let state = session.live().state.clone();
-        Ok(state)
+        let loaded = session.agent.load().await;
+        loaded.map_err(|source| agent_error("loading the conversation of", &session.id, source))?;
+        Ok(session.conversation.state())
+    }
+
+    /// The conversation of a session as it is now, and every update from now on.
+    ///
+    /// Any number of readers may watch a session, each at its own pace: one that is too slow misses updates and is given the state
+    /// instead ([`Update::Missed`]). The updates end when the session is forgotten.
+    ///
+    /// # Errors
+    /// If the manager does not know the session.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use opencode_conductor::Update;
+    ///
+    /// # async fn example(manager: opencode_conductor::ConversationManager, session: opencode_conductor::SessionId) -> Result<(), Box<dyn std::error::Error>> {
+    /// let (mut state, mut updates) = manager.watch(&session)?;
+    /// while let Some(update) = updates.next().await {
+    ///     match update {
+    ///         Update::Conversation(event) => state.apply(&event),
+    ///         Update::Missed(now) => state = *now,
+    ///         _ => {}
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn watch(&self, session: &SessionId) -> Result<(SessionConversationState, Updates), SessionError> {
+        let session = self.inner.known(session)?;
+        let (reader, updates) = Reader::new();
+        let (_, state) = session.conversation.add_reader(reader);
+        Ok((state, updates))
     }
 
     /// Aborts a session and its descendants, within ten seconds, and says what could be confirmed.
@@ -545,7 +421,7 @@ impl ConversationManager {
     /// A prompt in flight ends with what there is of it; prompts that wait behind it go on.
     ///
     /// # Errors
-    /// If the session is not to be had.
+    /// If the session cannot be found.
     ///
     /// # Cancel safety
     /// Dropping it does not take the abort back.
@@ -555,34 +431,25 @@ impl ConversationManager {
     /// # async fn example(manager: opencode_conductor::ConversationManager, session: opencode_conductor::SessionId) -> Result<(), Box<dyn std::error::Error>> {
     /// let report = manager.abort(&session).await?;
     /// if !report.confirmed {
-    ///     println!("nobody knows whether {} sessions have stopped", report.sessions.len());
+    ///     println!("it is not known whether {} sessions have stopped", report.sessions.len());
     /// }
     /// # Ok(())
     /// # }
     /// ```
     pub async fn abort(&self, session: &SessionId) -> Result<AbortReport, SessionError> {
-        check_session(session)?;
         let session = self.inner.session(session, None).await?;
-        let running = {
-            let mut live = session.live();
-            live.at_rest = false;
-            live.stop.clone()
-        };
-        // A turn in flight aborts itself: whoever did it from here might hit the next one.
-        let (wish, granted) = oneshot::channel();
-        if let Some(running) = running
-            && running.try_send(wish).is_ok()
-            && let Ok(report) = granted.await
+        if let Some(aborted) = session.abort_turn()
+            && let Ok(report) = aborted.await
         {
             return Ok(report);
         }
-        Ok(self.inner.abort(&session).await)
+        Ok(session.agent.abort().await)
     }
 
-    /// Deletes a session on the server and forgets it.
+    /// Deletes a session for good and forgets it.
     ///
     /// # Errors
-    /// If the server cannot be asked; a session that it does not have is deleted already.
+    /// If the agent cannot be asked; a session that it does not have is deleted already.
     ///
     /// # Examples
     /// ```no_run
@@ -593,21 +460,15 @@ impl ConversationManager {
     /// # }
     /// ```
     pub async fn delete(&self, session: &SessionId) -> Result<(), SessionError> {
-        check_session(session)?;
+        self.inner.agent.check_session_id(session)?;
         let directory = self.session_directory(session);
-        let client = &self.inner.client;
-        let api =
-            directory.map_or_else(|| client.default_directory(), |directory| client.directory(&directory));
-        match api.delete_session(session).await {
-            Err(error) if !error.is_not_found() => Err(server_error("deleting", session, error)),
-            Ok(()) | Err(_) => {
-                self.forget(session);
-                Ok(())
-            }
-        }
+        let deleted = self.inner.agent.delete(session, directory.as_ref()).await;
+        deleted.map_err(|source| agent_error("deleting", session, source))?;
+        self.forget(session);
+        Ok(())
     }
 
-    /// Forgets a session, which stays on the server. A prompt in flight goes on.
+    /// Forgets a session, which stays with the agent. A prompt in flight goes on.
     ///
     /// # Examples
     /// ```no_run
@@ -620,7 +481,7 @@ impl ConversationManager {
         self.inner.registry().forget(session);
     }
 
-    /// Gives up all waiting, joins all tasks and closes all connections. The server's runs go on, but for prompts with
+    /// Gives up all waiting, joins all tasks and closes all connections. The agent's runs go on, but for prompts with
     /// [`abort_on_drop`](PromptInput::abort_on_drop).
     ///
     /// # Cancel safety
@@ -636,36 +497,57 @@ impl ConversationManager {
         self.inner.shutdown.cancel();
         self.inner.tasks.close();
         self.inner.tasks.wait().await;
-        self.inner.client.shutdown().await;
+        self.inner.agent.shutdown().await;
     }
 
-    fn start(&self, input: PromptInput) -> RunningPrompt {
+    /// Goes on with a turn that was recorded, by this process or an earlier one, from the phase that it had reached.
+    ///
+    /// A prompt that may have been sent is looked for before anything else; it is sent only if it was not, under the ids that it
+    /// has. The result is that of any other prompt.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use opencode_conductor::TurnRecord;
+    ///
+    /// # async fn example(manager: opencode_conductor::ConversationManager, json: &str) -> Result<(), Box<dyn std::error::Error>> {
+    /// let record: TurnRecord = serde_json::from_str(json)?;
+    /// let result = manager.resume(record).await?;
+    /// println!("{}", result.completion);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn resume(&self, record: TurnRecord) -> RunningPrompt {
+        self.start(Work::Resume(Box::new(record)))
+    }
+
+    fn start(&self, work: Work) -> RunningPrompt {
         let (sender, receiver) = oneshot::channel();
-        let (reporter, updates) = Reporter::new(input.on_message.clone());
+        let (reader, updates) = Reader::new();
         let cancel = self.inner.shutdown.child_token();
-        let session = input.session.clone();
-        let span = debug_span!("prompt", %session);
-        // The place is taken here and not in the task, so that the order of calls is the order of turns.
-        let known = self.inner.registry().session(&session).cloned();
-        let place = known.map(|session| (line_up(&session, &input), session));
+        let id = work.session_id().clone();
+        let span = debug_span!("prompt", session = %id);
+        // The ticket is taken here and not in the task, so that the order of calls is the order of turns.
+        let known = self.inner.registry().session(&id).cloned();
+        let queued = known.map(|session| Queued { ticket: work.queue_up(&session), session });
         let inner = Arc::clone(&self.inner);
         let abandoned = cancel.clone();
         let task = async move {
-            // Nobody may be waiting any more.
-            drop(sender.send(inner.run(input, place, reporter, abandoned).await));
+            let run = Run { inner: &inner, work: &work, abandoned: &abandoned };
+            let result = run.run(queued, reader).await;
+            // The caller may have dropped the prompt.
+            drop(sender.send(result));
         };
         self.inner.tasks.spawn(task.instrument(span));
-        RunningPrompt::new(session, receiver, updates, cancel)
+        RunningPrompt::new(self.clone(), id, receiver, updates, cancel)
     }
 }
 
 impl fmt::Debug for ConversationManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let n_turns = self.inner.tasks.len();
         f.debug_struct("ConversationManager")
-            .field("client", &self.inner.client)
+            .field("agent", &self.inner.agent.name())
             .field("options", &self.inner.options)
-            .field("n_turns", &n_turns)
+            .field("n_turns", &self.inner.tasks.len())
             .finish_non_exhaustive()
     }
 }

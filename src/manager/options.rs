@@ -1,38 +1,39 @@
 //! What a manager can be told.
 
+use std::sync::Arc;
+
 use super::{
     ConversationManager,
-    policy::{PermissionPolicy, QuestionPolicy},
+    policy::{PermissionPolicy, Policies, QuestionPolicy},
 };
 use crate::{
-    client::OpenCodeClient,
-    convert::{ConvertOptions, Thinking},
+    agent::{Agent, ModelRef, WaitOptions},
+    conversation::{ConvertOptions, Thinking},
     error::InvalidInput,
-    turn::WaitOptions,
-    wire::ModelRef,
+    store::Store,
 };
 
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub(super) struct ManagerOptions {
     pub(super) wait: WaitOptions,
-    pub(super) permissions: PermissionPolicy,
-    pub(super) questions: QuestionPolicy,
+    pub(super) policies: Policies,
     pub(super) convert: ConvertOptions,
     pub(super) model: Option<ModelRef>,
     pub(super) agent: Option<String>,
+    pub(super) store: Option<Arc<dyn Store>>,
 }
 
 /// Settings of a [`ConversationManager`].
-#[derive(Debug)]
 #[must_use]
 pub struct ManagerBuilder {
-    client: OpenCodeClient,
+    agent: Arc<dyn Agent>,
     options: ManagerOptions,
 }
 
 impl ManagerBuilder {
-    pub(super) fn new(client: OpenCodeClient) -> Self {
-        Self { client, options: ManagerOptions::default() }
+    /// A manager of the sessions of `agent`; see [`ConversationManager::builder`] for `OpenCode`.
+    pub fn new(agent: impl Agent) -> Self {
+        Self { agent: Arc::new(agent), options: ManagerOptions::default() }
     }
 
     /// Sets the limits of prompts that bring none of their own; default [`WaitOptions::default`].
@@ -47,13 +48,13 @@ impl ManagerBuilder {
 
     /// Sets what happens when a tool needs permission; default [`PermissionPolicy::Reject`].
     pub fn permissions(mut self, policy: PermissionPolicy) -> Self {
-        self.options.permissions = policy;
+        self.options.policies.permissions = policy;
         self
     }
 
     /// Sets what happens when the model has a question; default [`QuestionPolicy::Decline`].
     pub fn questions(mut self, policy: QuestionPolicy) -> Self {
-        self.options.questions = policy;
+        self.options.policies.questions = policy;
         self
     }
 
@@ -63,20 +64,48 @@ impl ManagerBuilder {
         self
     }
 
-    /// Sets the model of prompts that name none, in sessions that have none; default the server's.
+    /// Sets the model of prompts that name none, in sessions that have none; default the agent's own.
     pub fn model(mut self, model: ModelRef) -> Self {
         self.options.model = Some(model);
         self
     }
 
-    /// Sets the agent of prompts that name none, in sessions that have none; default the server's.
+    /// Sets the agent of prompts that name none, in sessions that have none; default the agent's own.
     pub fn agent(mut self, agent: impl Into<String>) -> Self {
         self.options.agent = Some(agent.into());
         self
     }
 
+    /// Sets where turns are recorded before each of their effects; default nowhere.
+    ///
+    /// What was recorded can be continued by another process with [`ConversationManager::resume`].
+    pub fn store(mut self, store: Arc<dyn Store>) -> Self {
+        self.options.store = Some(store);
+        self
+    }
+
     /// The manager.
     pub fn build(self) -> ConversationManager {
-        ConversationManager::new(self.client, self.options)
+        ConversationManager::new(self.agent, self.options)
+    }
+}
+
+impl std::fmt::Debug for ManagerBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ManagerBuilder")
+            .field("agent", &self.agent.name())
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for ManagerOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ManagerOptions")
+            .field("wait", &self.wait)
+            .field("policies", &self.policies)
+            .field("model", &self.model)
+            .field("agent", &self.agent)
+            .finish_non_exhaustive()
     }
 }

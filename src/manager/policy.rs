@@ -1,46 +1,32 @@
-//! Who answers when a tool needs permission or the model has a question.
+//! Who decides when a tool needs permission or the model has a question.
 
-use std::{
-    fmt,
-    future::{Future, ready},
-    sync::Arc,
-};
+use std::{fmt, future::Future, sync::Arc};
 
-use futures_util::{FutureExt, future::BoxFuture};
-
-use crate::wire::{PermissionRequest, QuestionAnswer, QuestionRequest};
-
-/// What the model is told when nobody is there to answer.
-const NOBODY: &str =
-    "No one is available to answer. Decide for yourself, go on, and say in your answer what you assumed.";
-/// What the model is told when a permission is refused by default.
-const REFUSED: &str =
-    "This is not allowed here, and no one can be asked. Find another way, or say what you could not do.";
-
-type Handler<Request, Decision> = Arc<dyn Fn(Request) -> BoxFuture<'static, Decision> + Send + Sync>;
+use crate::agent::{Ask, Asked, BoxFuture, Decision, Subject};
 
 /// What happens when a tool anywhere in the session's tree needs permission.
 ///
-/// The server would wait for ever. The default rejects with a message, which the model reads and works around.
+/// The agent would wait for ever. The default rejects with a message, which the model reads and works around.
 ///
 /// # Examples
 /// ```no_run
-/// use opencode_conductor::{ConversationManager, OpenCodeClient, PermissionDecision, PermissionPolicy};
+/// use opencode_conductor::{ConversationManager, Decision, OpenCodeClient, PermissionPolicy};
 ///
-/// # async fn ask_somebody(_: &str) -> bool { true }
+/// # async fn ask_a_person(_: &str) -> bool { true }
 /// # fn example(client: OpenCodeClient) {
-/// let policy = PermissionPolicy::ask(|request| async move {
-///     if ask_somebody(&request.permission).await {
-///         PermissionDecision::AllowOnce
+/// let policy = PermissionPolicy::ask(|ask| async move {
+///     let permission = ask.permission().map_or("", |permission| permission.permission.as_str());
+///     if ask_a_person(permission).await {
+///         Decision::AllowOnce
 ///     } else {
-///         PermissionDecision::Reject("Not today.".to_owned())
+///         Decision::Reject("Not today.".to_owned())
 ///     }
 /// });
 /// let manager = ConversationManager::builder(client).permissions(policy).build();
 /// # drop(manager);
 /// # }
 /// ```
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub enum PermissionPolicy {
     /// Rejects with a message; the model goes on.
@@ -48,148 +34,135 @@ pub enum PermissionPolicy {
     Reject,
     /// Allows each call as it comes.
     AllowOnce,
-    /// Allows the call and all like it, in all sessions of the directory, until the server forgets.
+    /// Allows the call and all like it, in all sessions of the directory, until the agent forgets.
     AllowAlways,
     /// Ends the turn.
     FailTurn,
     /// Asks the caller; the turn's clocks stand still meanwhile. See [`PermissionPolicy::ask`].
-    Ask(PermissionHandler),
-}
-
-/// An answer to a permission request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PermissionDecision {
-    /// This call may run.
-    AllowOnce,
-    /// This call and all like it may run.
-    AllowAlways,
-    /// It may not; the model reads why and goes on.
-    Reject(String),
-    /// It may not, and the turn is over.
-    FailTurn,
+    Ask(AskHandler),
 }
 
 /// What happens when the model has a question.
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub enum QuestionPolicy {
-    /// Answers that nobody is there and that the model shall decide and say what it assumed.
+    /// Answers that no one is there and that the model shall decide and say what it assumed.
     #[default]
     Decline,
     /// Ends the turn.
     FailTurn,
     /// Asks the caller; the turn's clocks stand still meanwhile. See [`QuestionPolicy::ask`].
-    Ask(QuestionHandler),
+    Ask(AskHandler),
 }
 
-/// An answer to the model's questions.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum QuestionDecision {
-    /// One answer per question: labels of its options, or words of one's own.
-    Answer(Vec<QuestionAnswer>),
-    /// Nobody is there; the model shall decide.
-    Decline,
-    /// The turn is over.
-    FailTurn,
+/// An async function that decides.
+#[derive(Clone)]
+pub struct AskHandler(Arc<dyn Fn(Ask) -> BoxFuture<'static, Decision> + Send + Sync>);
+
+impl AskHandler {
+    /// Lets `decide` decide, which may take its time.
+    pub fn new<F, Decided>(decide: F) -> Self
+    where
+        F: Fn(Ask) -> Decided + Send + Sync + 'static,
+        Decided: Future<Output = Decision> + Send + 'static,
+    {
+        Self(Arc::new(move |ask| Box::pin(decide(ask))))
+    }
 }
-
-/// An async function that answers permission requests.
-#[derive(Clone)]
-pub struct PermissionHandler(Handler<PermissionRequest, PermissionDecision>);
-
-/// An async function that answers questions.
-#[derive(Clone)]
-pub struct QuestionHandler(Handler<QuestionRequest, QuestionDecision>);
 
 impl PermissionPolicy {
-    /// Asks `handler`, which may take its time.
-    pub fn ask<F, Answer>(handler: F) -> Self
+    /// Asks `decide`, which may take its time.
+    pub fn ask<F, Decided>(decide: F) -> Self
     where
-        F: Fn(PermissionRequest) -> Answer + Send + Sync + 'static,
-        Answer: Future<Output = PermissionDecision> + Send + 'static,
+        F: Fn(Ask) -> Decided + Send + Sync + 'static,
+        Decided: Future<Output = Decision> + Send + 'static,
     {
-        Self::Ask(PermissionHandler(Arc::new(move |request| handler(request).boxed())))
-    }
-
-    pub(super) fn decide(&self, request: PermissionRequest) -> Verdict<PermissionDecision> {
-        Verdict::now(match self {
-            Self::Reject => PermissionDecision::Reject(REFUSED.to_owned()),
-            Self::AllowOnce => PermissionDecision::AllowOnce,
-            Self::AllowAlways => PermissionDecision::AllowAlways,
-            Self::FailTurn => PermissionDecision::FailTurn,
-            Self::Ask(handler) => return Verdict { human: true, decision: (handler.0)(request) },
-        })
+        Self::Ask(AskHandler::new(decide))
     }
 }
 
 impl QuestionPolicy {
-    /// Asks `handler`, which may take its time.
-    pub fn ask<F, Answer>(handler: F) -> Self
+    /// Asks `decide`, which may take its time. [`Decision::Reject`] leaves the questions to the model, with the given words.
+    pub fn ask<F, Decided>(decide: F) -> Self
     where
-        F: Fn(QuestionRequest) -> Answer + Send + Sync + 'static,
-        Answer: Future<Output = QuestionDecision> + Send + 'static,
+        F: Fn(Ask) -> Decided + Send + Sync + 'static,
+        Decided: Future<Output = Decision> + Send + 'static,
     {
-        Self::Ask(QuestionHandler(Arc::new(move |request| handler(request).boxed())))
-    }
-
-    pub(super) fn decide(&self, request: QuestionRequest) -> Verdict<QuestionDecision> {
-        Verdict::now(match self {
-            Self::Decline => QuestionDecision::Decline,
-            Self::FailTurn => QuestionDecision::FailTurn,
-            Self::Ask(handler) => return Verdict { human: true, decision: (handler.0)(request) },
-        })
+        Self::Ask(AskHandler::new(decide))
     }
 }
 
-/// What a policy says about a request, at once or when somebody has been asked.
-pub(super) struct Verdict<Decision> {
-    pub(super) human: bool,
-    pub(super) decision: BoxFuture<'static, Decision>,
+/// The policies in force for a turn.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Policies {
+    pub(super) permissions: PermissionPolicy,
+    pub(super) questions: QuestionPolicy,
 }
 
-impl<Decision: Send + 'static> Verdict<Decision> {
-    fn now(decision: Decision) -> Self {
-        Self { human: false, decision: ready(decision).boxed() }
+impl Policies {
+    pub(super) fn decide(&self, ask: Ask) -> Asked {
+        let handler = match &ask.subject {
+            Subject::Permission(_) => match &self.permissions {
+                PermissionPolicy::Reject => return Asked::at_once(ask.decline()),
+                PermissionPolicy::AllowOnce => return Asked::at_once(Decision::AllowOnce),
+                PermissionPolicy::AllowAlways => return Asked::at_once(Decision::AllowAlways),
+                PermissionPolicy::FailTurn => return Asked::at_once(Decision::FailTurn),
+                PermissionPolicy::Ask(handler) => handler,
+            },
+            Subject::Questions { .. } => match &self.questions {
+                QuestionPolicy::Decline => return Asked::at_once(ask.decline()),
+                QuestionPolicy::FailTurn => return Asked::at_once(Decision::FailTurn),
+                QuestionPolicy::Ask(handler) => handler,
+            },
+        };
+        let decision = (handler.0)(ask.clone());
+        Asked::of_a_person(Box::pin(async move { ask.fit(decision.await) }))
     }
 }
 
-/// The answers that leave every question to the model.
-pub(super) fn declined(request: &QuestionRequest) -> Vec<QuestionAnswer> {
-    request.questions.iter().map(|_| vec![NOBODY.to_owned()]).collect()
+impl fmt::Debug for AskHandler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AskHandler")
+    }
 }
 
-macro_rules! debug_by_name {
-    ($($name:ident)*) => {$(
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(stringify!($name))
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::agent::{Permission, Question};
+
+    fn ask(subject: Subject) -> Ask {
+        Ask::new("req_1".into(), "ses_1".into(), "ses_1".into(), subject)
+    }
+
+    fn decided(policies: &Policies, subject: Subject) -> (bool, Decision) {
+        let asked = policies.decide(ask(subject));
+        (asked.is_human, asked.decision.now_or_never().unwrap())
+    }
+
+    #[test]
+    fn a_decision_that_does_not_fit_is_the_careful_choice() {
+        let permission = || Subject::Permission(Permission::new("bash", vec!["ls".to_owned()]));
+        let questions = || Subject::questions(vec![Question::new("a?"), Question::new("b?")]);
+        let handlers = |decision: Decision| {
+            let handler = AskHandler::new(move |_| std::future::ready(decision.clone()));
+            Policies {
+                permissions: PermissionPolicy::Ask(handler.clone()),
+                questions: QuestionPolicy::Ask(handler),
             }
-        }
-    )*};
-}
-
-debug_by_name! { PermissionHandler QuestionHandler }
-
-impl fmt::Debug for PermissionPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Reject => "Reject",
-            Self::AllowOnce => "AllowOnce",
-            Self::AllowAlways => "AllowAlways",
-            Self::FailTurn => "FailTurn",
-            Self::Ask(_) => "Ask",
-        })
-    }
-}
-
-impl fmt::Debug for QuestionPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Decline => "Decline",
-            Self::FailTurn => "FailTurn",
-            Self::Ask(_) => "Ask",
-        })
+        };
+        let (rejected, left_to_model) = (ask(permission()).decline(), ask(questions()).decline());
+        let answer = Decision::Answer(vec![vec!["x".to_owned()]]);
+        assert_eq!(decided(&handlers(answer.clone()), permission()), (true, rejected.clone()));
+        assert_eq!(decided(&handlers(answer.clone()), questions()), (true, answer));
+        assert_eq!(decided(&handlers(Decision::AllowOnce), questions()), (true, left_to_model.clone()));
+        assert_eq!(
+            decided(&handlers(Decision::Reject("Later.".to_owned())), questions()),
+            (true, Decision::Answer(vec![vec!["Later.".to_owned()]; 2]))
+        );
+        assert_eq!(decided(&Policies::default(), permission()), (false, rejected));
+        assert_eq!(decided(&Policies::default(), questions()), (false, left_to_model));
     }
 }

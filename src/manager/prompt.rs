@@ -14,12 +14,16 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     ConversationManager, PromptExecutionResult,
-    error::{JsonAnswerError, PromptError},
+    error::{JsonAnswerError, PromptError, SessionError},
     input::PromptInput,
     json,
+    run::Work,
     updates::Updates,
 };
-use crate::{ids::SessionId, turn::Delivery};
+use crate::{
+    agent::{AbortReport, Delivery},
+    ids::SessionId,
+};
 
 /// A prompt that has not been sent yet: await it, [`start`](Prompt::start) it to watch it, or ask for [`json`](Prompt::json).
 #[derive(Debug)]
@@ -59,12 +63,12 @@ impl Prompt {
     /// # }
     /// ```
     pub fn start(self) -> RunningPrompt {
-        self.manager.start(self.input)
+        self.manager.start(Work::Prompt(Box::new(self.input)))
     }
 
     /// Asks for an answer that is JSON of the given schema, and decodes it.
     ///
-    /// The schema goes into the prompt in words; the server's own `format` makes a session unreadable. An answer that cannot be
+    /// The schema goes into the prompt in words; no agent has a reliable way of its own. An answer that cannot be
     /// decoded is sent back with the reason, at most `re_asks` times.
     ///
     /// # Examples
@@ -93,7 +97,7 @@ impl Prompt {
     /// If the turn fails, or no answer has the asked shape; the raw answer is in the error.
     ///
     /// # Cancel safety
-    /// As for awaiting the prompt: dropping it leaves the server's run alone.
+    /// As for awaiting the prompt: dropping it leaves the agent's run alone.
     pub async fn json<T: DeserializeOwned>(self, schema: &Value, re_asks: u32) -> Result<T, JsonAnswerError> {
         json::ask(&self.manager, self.input, schema, re_asks).await
     }
@@ -111,9 +115,10 @@ impl IntoFuture for Prompt {
 /// A prompt that runs in the background: a future of its result, and a source of updates.
 ///
 /// # Cancel safety
-/// Dropping it ends the waiting. The server's run is left alone unless
+/// Dropping it ends the waiting. The agent's run is left alone unless
 /// [`abort_on_drop`](PromptInput::abort_on_drop) was asked for.
 pub struct RunningPrompt {
+    manager: ConversationManager,
     session: SessionId,
     result: oneshot::Receiver<Result<PromptExecutionResult, PromptError>>,
     updates: Option<Updates>,
@@ -122,12 +127,26 @@ pub struct RunningPrompt {
 
 impl RunningPrompt {
     pub(super) fn new(
+        manager: ConversationManager,
         session: SessionId,
         result: oneshot::Receiver<Result<PromptExecutionResult, PromptError>>,
         updates: Updates,
         cancel: CancellationToken,
     ) -> Self {
-        Self { session, result, updates: Some(updates), _cancel: cancel.drop_guard() }
+        Self { manager, session, result, updates: Some(updates), _cancel: cancel.drop_guard() }
+    }
+
+    /// The session that it is for.
+    pub fn session_id(&self) -> &SessionId {
+        &self.session
+    }
+
+    /// Aborts the session, as [`ConversationManager::abort`] does. The prompt then ends with what there is of it.
+    ///
+    /// # Errors
+    /// If the session cannot be found.
+    pub async fn abort(&self) -> Result<AbortReport, SessionError> {
+        self.manager.abort(&self.session).await
     }
 
     /// Everything that happens, from the start; can be taken once, before the prompt is awaited.
@@ -142,7 +161,7 @@ impl Future for RunningPrompt {
     type Output = Result<PromptExecutionResult, PromptError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // Nobody can take them any more.
+        // They cannot be taken any more.
         self.updates = None;
         let given_up = |session: &SessionId| PromptError::GivenUp {
             session: session.clone(),

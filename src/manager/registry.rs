@@ -1,133 +1,20 @@
-//! Which task has which session, and what is known of each session.
+//! Which task has which session.
 
 use std::{
     collections::{HashMap, HashSet},
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
-use tokio::sync::mpsc;
-
-use super::{driver::AbortWish, error::SessionError, line::Line};
-use crate::{
-    client::Directory,
-    conversation::{ConversationEvent, SessionConversationState},
-    convert::ConvertOptions,
-    ids::{ProjectId, SessionId, TaskId},
-    observe::{Observed, SessionTree},
-    time::Timestamp,
-    wire::{ModelRef, SessionInfo},
-};
-
-/// What is known of a session.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct ConversationSessionMeta {
-    /// The session.
-    pub session_id: SessionId,
-    /// The task it was made for.
-    pub task_id: Option<TaskId>,
-    /// The project of the task.
-    pub project_id: Option<ProjectId>,
-    /// The project's own directory.
-    pub project_directory: Option<PathBuf>,
-    /// The directory it works in.
-    pub directory: Directory,
-    /// Its title.
-    pub title: String,
-    /// When it was created.
-    pub created_at: Timestamp,
-    /// When it last changed, as the server last said.
-    pub updated_at: Timestamp,
-}
-
-impl ConversationSessionMeta {
-    pub(super) fn of(info: &SessionInfo, directory: Directory) -> Self {
-        Self {
-            session_id: info.id.clone(),
-            task_id: None,
-            project_id: None,
-            project_directory: None,
-            directory,
-            title: info.title.clone(),
-            created_at: info.time.created.into(),
-            updated_at: info.time.updated.into(),
-        }
-    }
-}
-
-/// A session that the manager looks after.
-#[derive(Debug)]
-pub(super) struct Session {
-    pub(super) id: SessionId,
-    pub(super) directory: Directory,
-    pub(super) line: Arc<Line>,
-    live: Mutex<Live>,
-}
-
-/// The part of a session that changes.
-#[derive(Debug)]
-pub(super) struct Live {
-    pub(super) meta: ConversationSessionMeta,
-    pub(super) tree: SessionTree,
-    pub(super) state: SessionConversationState,
-    pub(super) model: Option<ModelRef>,
-    pub(super) agent: Option<String>,
-    /// The session is known to be at rest, so that a prompt may be sent without looking.
-    pub(super) at_rest: bool,
-    /// How many turns have begun, so that what was read before one is not taken for what came of it.
-    pub(super) turns: u64,
-    /// Something was folded that whoever watches the turn was not told of.
-    pub(super) untold: bool,
-    /// How to stop the turn that runs now.
-    pub(super) stop: Option<mpsc::Sender<AbortWish>>,
-}
-
-impl Session {
-    pub(super) fn new(meta: ConversationSessionMeta, options: ConvertOptions, at_rest: bool) -> Self {
-        let (id, directory) = (meta.session_id.clone(), meta.directory.clone());
-        let tree = SessionTree::new(id.clone(), options);
-        let state = SessionConversationState::default();
-        let live = Live {
-            meta,
-            tree,
-            state,
-            model: None,
-            agent: None,
-            at_rest,
-            turns: 0,
-            untold: false,
-            stop: None,
-        };
-        Self { id, directory, line: Arc::default(), live: Mutex::new(live) }
-    }
-
-    /// For short sections only, never across an await.
-    pub(super) fn live(&self) -> MutexGuard<'_, Live> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Live {
-    /// Folds what was observed into the state.
-    pub(super) fn fold(&mut self, observed: &Observed) {
-        self.fold_events(&observed.events);
-    }
-
-    fn fold_events(&mut self, events: &[ConversationEvent]) {
-        for event in events {
-            self.state.apply(event);
-        }
-    }
-}
+use super::{error::SessionError, session::Session};
+use crate::ids::{SessionId, TaskId};
 
 /// The maps. They change together, under one lock.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Registry {
     tasks: HashMap<TaskId, SessionId>,
     sessions: HashMap<SessionId, Arc<Session>>,
-    /// Forgotten while prompts were in flight. Whoever asks for one again gets the same, and stands in the same line.
-    fading: HashMap<SessionId, Weak<Session>>,
+    /// Sessions that were forgotten while prompts were in flight. A call that asks for one again gets the same, with its queue.
+    forgotten: HashMap<SessionId, Weak<Session>>,
     in_progress: HashSet<TaskId>,
 }
 
@@ -157,19 +44,19 @@ impl Registry {
 
     /// Adds a session, or returns the one that is there already. A session that a task had before is forgotten.
     pub(super) fn add(&mut self, session: Session) -> Arc<Session> {
-        let meta = session.live().meta.clone();
+        let meta = session.meta();
         if let Some(task) = meta.task_id.clone()
             && let Some(replaced) = self.tasks.insert(task, session.id.clone())
             && replaced != session.id
         {
             self.remove(&replaced);
         }
-        let faded = self.fading.remove(&session.id).and_then(|faded| faded.upgrade());
-        let known = self.sessions.get(&session.id).cloned().or(faded);
+        let forgotten = self.forgotten.remove(&session.id).and_then(|forgotten| forgotten.upgrade());
+        let known = self.sessions.get(&session.id).cloned().or(forgotten);
         if let Some(known) = &known
             && meta.task_id.is_some()
         {
-            known.live().meta = meta;
+            known.change_meta(|known| *known = meta);
         }
         let session = known.unwrap_or_else(|| Arc::new(session));
         self.sessions.insert(session.id.clone(), Arc::clone(&session));
@@ -178,14 +65,13 @@ impl Registry {
 
     /// Gives a session to a task, unless the task has another, or another task has it.
     pub(super) fn assign(&mut self, task: &TaskId, session: &Session) -> Result<(), SessionError> {
-        let mut live = session.live();
-        let owner = live.meta.task_id.as_ref().filter(|owner| self.tasks.get(*owner) == Some(&session.id));
+        let owner = session.meta().task_id.filter(|owner| self.tasks.get(owner) == Some(&session.id));
         let taken = |task: &TaskId, session: &SessionId| SessionError::TaskHasSession {
             task: task.clone(),
             session: session.clone(),
         };
-        if let Some(owner) = owner.filter(|owner| *owner != task) {
-            return Err(taken(owner, &session.id));
+        if let Some(owner) = owner.filter(|owner| owner != task) {
+            return Err(taken(&owner, &session.id));
         }
         if let Some(other) = self.tasks.get(task).filter(|other| **other != session.id) {
             return Err(taken(task, other));
@@ -194,7 +80,7 @@ impl Registry {
             return Err(SessionError::InProgress { task: task.clone() });
         }
         self.tasks.insert(task.clone(), session.id.clone());
-        live.meta.task_id = Some(task.clone());
+        session.change_meta(|meta| meta.task_id = Some(task.clone()));
         Ok(())
     }
 
@@ -205,8 +91,8 @@ impl Registry {
 
     fn remove(&mut self, session: &SessionId) -> Option<Arc<Session>> {
         let known = self.sessions.remove(session)?;
-        self.fading.retain(|_, faded| faded.strong_count() > 0);
-        self.fading.insert(session.clone(), Arc::downgrade(&known));
+        self.forgotten.retain(|_, forgotten| forgotten.strong_count() > 0);
+        self.forgotten.insert(session.clone(), Arc::downgrade(&known));
         Some(known)
     }
 }
@@ -214,15 +100,58 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        agent::{
+            AbortReport, AgentError, BoxFuture, Execution, IdleOutcome, OpenSession, Opened, Phase,
+            PreparedPrompt, PromptSpec, SessionDescription, TurnHost, Unprepared,
+        },
+        directory::Directory,
+        time::Millis,
+    };
+
+    /// A session that is never asked for anything.
+    struct Nothing;
+
+    impl OpenSession for Nothing {
+        fn prepare<'a>(
+            &'a self,
+            _: &'a PromptSpec,
+            _: &'a dyn TurnHost,
+        ) -> BoxFuture<'a, Result<PreparedPrompt, Unprepared>> {
+            unreachable!()
+        }
+
+        fn execute<'a>(
+            &'a self,
+            _: &'a PreparedPrompt,
+            _: Phase,
+            _: &'a dyn TurnHost,
+        ) -> BoxFuture<'a, Execution> {
+            unreachable!()
+        }
+
+        fn wait_for_rest<'a>(
+            &'a self,
+            _: &'a dyn TurnHost,
+        ) -> BoxFuture<'a, Result<IdleOutcome, Unprepared>> {
+            unreachable!()
+        }
+
+        fn abort(&self) -> BoxFuture<'_, AbortReport> {
+            unreachable!()
+        }
+
+        fn load(&self) -> BoxFuture<'_, Result<(), AgentError>> {
+            unreachable!()
+        }
+    }
 
     fn session(id: &str, task: Option<&str>) -> Session {
-        let info: SessionInfo = serde_json::from_value(serde_json::json!({
-            "id": id, "title": "t", "directory": "/w", "projectID": "p", "version": "1", "slug": "s",
-            "time": {"created": 1, "updated": 1}}))
-        .unwrap();
-        let mut meta = ConversationSessionMeta::of(&info, Directory::new("/w").unwrap());
-        meta.task_id = task.map(TaskId::from);
-        Session::new(meta, ConvertOptions::default(), true)
+        let directory = Directory::new("/w").unwrap();
+        let description = SessionDescription::new(id.into(), directory, "t", Millis::new(1).into());
+        let session = Session::new(Opened::new(description, Arc::new(Nothing)), Arc::default());
+        session.change_meta(|meta| meta.task_id = task.map(TaskId::from));
+        session
     }
 
     #[test]

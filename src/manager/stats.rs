@@ -2,9 +2,11 @@
 
 use tokio::time::Instant;
 
-use super::{Completion, PromptError, PromptExecutionResult};
+use serde::{Deserialize, Serialize};
+
+use super::{PromptError, PromptExecutionResult};
 use crate::{
-    client::ClientStatistics,
+    agent::Completion,
     count::{Gauge, Held, counters},
 };
 
@@ -13,19 +15,19 @@ counters! {
     TurnStatistics, TurnCounters {
         /// The model finished.
         settled: "opencode_turns_total" ["outcome" = "settled"],
-        /// The provider, or the server, gave up.
+        /// The provider, or the agent, gave up.
         failed: "opencode_turns_total" ["outcome" = "failed"],
-        /// Somebody aborted it.
+        /// The session was aborted.
         aborted: "opencode_turns_total" ["outcome" = "aborted"],
         /// A permission or a question was rejected, which ended it.
         rejected: "opencode_turns_total" ["outcome" = "rejected"],
         /// The manager's own policy ended it because of a request.
         refused: "opencode_turns_total" ["outcome" = "refused"],
-        /// The server died meanwhile.
+        /// The agent died meanwhile.
         interrupted: "opencode_turns_total" ["outcome" = "interrupted"],
         /// A limit ran out.
         timed_out: "opencode_turns_total" ["outcome" = "timed_out"],
-        /// The server did not take the prompt, or did not run it.
+        /// The agent did not take the prompt, or did not run it.
         not_started: "opencode_turns_total" ["outcome" = "not_started"],
         /// The manager was shut down, or the caller lost interest.
         given_up: "opencode_turns_total" ["outcome" = "given_up"],
@@ -47,7 +49,8 @@ counters! {
 }
 
 /// What a manager did since it was made, and what it is doing.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct ManagerStatistics {
     /// How its prompts ended, and what that took.
@@ -56,8 +59,6 @@ pub struct ManagerStatistics {
     pub waiting: u64,
     /// Prompts in flight now.
     pub running: u64,
-    /// What its client did and saw: reconnects, resyncs, bytes.
-    pub client: ClientStatistics,
 }
 
 #[derive(Debug)]
@@ -85,9 +86,9 @@ pub(super) struct Running<'a> {
 }
 
 impl Counters {
-    pub(super) fn snapshot(&self, client: ClientStatistics) -> ManagerStatistics {
+    pub(super) fn snapshot(&self) -> ManagerStatistics {
         let (waiting, running) = (self.waiting.get(), self.running.get());
-        ManagerStatistics { turns: self.turns.snapshot(), waiting, running, client }
+        ManagerStatistics { turns: self.turns.snapshot(), waiting, running }
     }
 
     pub(super) fn begin(&self) -> Running<'_> {
@@ -105,19 +106,23 @@ impl Counters {
                 Completion::Refused => &turns.refused,
                 Completion::Interrupted => &turns.interrupted,
                 Completion::TimedOut { .. } => &turns.timed_out,
+                Completion::GivenUp => &turns.given_up,
+                Completion::SessionGone | Completion::Unauthorized => &turns.error,
             },
             Err(PromptError::NotDelivered { .. } | PromptError::NotStarted { .. }) => &turns.not_started,
             Err(PromptError::TimedOut { .. }) => &turns.timed_out,
+            Err(PromptError::Interrupted { .. }) => &turns.interrupted,
             Err(PromptError::Aborted { .. }) => &turns.aborted,
-            Err(PromptError::GivenUp { .. }) => &turns.given_up,
+            Err(PromptError::GivenUp { .. } | PromptError::ShutDown { .. }) => &turns.given_up,
             Err(
                 PromptError::Invalid(_)
                 | PromptError::Attachment(_)
                 | PromptError::Session(_)
                 | PromptError::Busy { .. }
                 | PromptError::NotAtRest { .. }
+                | PromptError::NotRecorded { .. }
                 | PromptError::SessionGone { .. }
-                | PromptError::Unauthorized,
+                | PromptError::Unauthorized { .. },
             ) => &turns.error,
         };
         counter.increment();

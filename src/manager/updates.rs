@@ -1,46 +1,41 @@
-//! What a running prompt tells while it runs.
+//! What a session tells its readers while it works.
 
 use std::{
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
 };
 
 use futures_util::Stream;
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use super::input::OnMessage;
 use crate::{
+    agent::{AgentStatus, Ask},
     conversation::{ConversationEvent, SessionConversationState},
     ids::{MessageId, RequestId},
-    observe::Observed,
-    wire::{Message, PermissionRequest, QuestionRequest, SessionStatus},
 };
 
 /// More updates than this wait for a slow reader before some are dropped.
 const CAPACITY: usize = 1024;
 
-/// Something that happened while a prompt runs.
+/// Something that happened in a session.
 ///
 /// Many events may be taken in at once. What they say about the session and its requests is then told before what they add to
-/// the conversation.
-#[derive(Debug, Clone, PartialEq)]
+/// the conversation. As JSON an update is an object of its `kind` and its `value`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", content = "value", rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum Update {
     /// The prompt was sent; also when it is sent again because it did not start.
     Submitted(MessageId),
-    /// The conversation changed. Folding these in order, on top of what it was before the prompt, gives the state; see also
+    /// The conversation changed. Folding these in order, on top of what it was when the reader began, gives the state; see also
     /// [`Update::Missed`].
     Conversation(ConversationEvent),
-    /// A message of the root session is new or changed.
-    Message(Arc<Message>),
     /// The root session started, stopped, or waits to call the provider again.
-    Status(SessionStatus),
-    /// A tool needs permission; the policy answers.
-    PermissionAsked(PermissionRequest),
-    /// The model has a question; the policy answers.
-    QuestionAsked(QuestionRequest),
-    /// A request needs no answer any more: the policy gave one, somebody else did, or an "always" for another covers it.
+    Status(AgentStatus),
+    /// A tool needs permission, or the model has a question; the policy answers.
+    Asked(Box<Ask>),
+    /// A request needs no answer any more: the policy gave one, another client did, or an "always" for another covers it.
     RequestClosed(RequestId),
     /// The event stream is down; the session is polled meanwhile.
     StreamLost,
@@ -50,9 +45,19 @@ pub enum Update {
     Missed(Box<SessionConversationState>),
 }
 
-/// The updates of one prompt; ends with the turn.
+/// The updates of a prompt, or of a session that is [watched](super::ConversationManager::watch).
 #[derive(Debug)]
 pub struct Updates(mpsc::Receiver<Update>);
+
+impl Updates {
+    /// The next update; nothing when there will be no more.
+    ///
+    /// # Cancel safety
+    /// An update is either returned or still there for the next call.
+    pub async fn next(&mut self) -> Option<Update> {
+        self.0.recv().await
+    }
+}
 
 impl Stream for Updates {
     type Item = Update;
@@ -62,69 +67,91 @@ impl Stream for Updates {
     }
 }
 
-/// The sending side. Costs nothing once nobody listens.
-pub(super) struct Reporter {
+/// The sending side of [`Updates`]. Never blocks: a reader that is too slow misses updates and gets the state instead.
+#[derive(Debug)]
+pub(super) struct Reader {
     sender: mpsc::Sender<Update>,
-    missed: bool,
-    on_message: Option<OnMessage>,
+    has_missed: bool,
 }
 
-impl Reporter {
-    pub(super) fn new(on_message: Option<OnMessage>) -> (Self, Updates) {
+impl Reader {
+    pub(super) fn new() -> (Self, Updates) {
         let (sender, receiver) = mpsc::channel(CAPACITY);
-        (Self { sender, missed: false, on_message }, Updates(receiver))
+        (Self { sender, has_missed: false }, Updates(receiver))
     }
 
-    /// For turns that nobody watches.
-    pub(super) fn silent() -> Self {
-        Self::new(None).0
+    pub(super) fn is_gone(&self) -> bool {
+        self.sender.is_closed()
     }
 
-    pub(super) fn send(&mut self, update: Update) {
-        // The last place is for the word that some were missed.
-        self.missed |= self.sender.capacity() <= 1;
-        if !self.missed {
-            // It has room, or nobody listens any more.
+    /// Sends an update. `state` is the conversation after it.
+    pub(super) fn send(&mut self, update: Update, state: &SessionConversationState) {
+        if self.has_missed && self.sender.capacity() > CAPACITY / 2 {
+            self.catch_up(state);
+            if matches!(update, Update::Conversation(_)) {
+                // The state has it already.
+                return;
+            }
+        }
+        // The last place is kept for the state that replaces what was missed.
+        self.has_missed |= self.sender.capacity() <= 1;
+        if !self.has_missed {
+            // There is room, so sending fails only if the reader is gone.
             let _ = self.sender.try_send(update);
         }
     }
 
-    /// Tells of everything that was observed, and of the root's messages that it changed, each with whether it belongs to
-    /// the turn.
-    pub(super) fn observed(&mut self, observed: Observed, messages: Vec<(Arc<Message>, bool)>) {
-        for (message, of_turn) in messages {
-            if of_turn && let Some(observer) = &self.on_message {
-                observer(&message);
-            }
-            self.send(Update::Message(message));
-        }
-        if !self.sender.is_closed() {
-            for event in observed.events {
-                self.send(Update::Conversation(event));
-            }
+    /// Replaces what was missed, if anything, by the state.
+    pub(super) fn catch_up(&mut self, state: &SessionConversationState) {
+        if self.has_missed {
+            let sent = self.sender.try_send(Update::Missed(Box::new(state.clone())));
+            self.has_missed = sent.is_err();
         }
     }
+}
 
-    /// Something happened that the reader cannot be told of one by one.
-    pub(super) fn miss(&mut self) {
-        self.missed = true;
+#[cfg(test)]
+mod tests {
+    use futures_util::{FutureExt, StreamExt};
+
+    use super::*;
+
+    fn update(count: usize) -> Update {
+        Update::Submitted(format!("msg_{count}").into())
     }
 
-    /// Whether the reader missed something and has room to learn of it.
-    pub(super) fn can_catch_up(&self) -> bool {
-        self.missed && self.sender.capacity() > CAPACITY / 2
-    }
-
-    /// Makes up for what the reader missed, if anything.
-    pub(super) fn catch_up(&mut self, conversation: &SessionConversationState) {
-        if self.missed {
-            let told = self.sender.try_send(Update::Missed(Box::new(conversation.clone())));
-            self.missed = told.is_err();
+    #[test]
+    fn a_reader_that_is_too_slow_gets_the_state_and_goes_on() {
+        let (mut reader, mut updates) = Reader::new();
+        let state = SessionConversationState::new();
+        for count in 0..CAPACITY + 10 {
+            reader.send(update(count), &state);
         }
+        for count in 0..CAPACITY - 1 {
+            assert_eq!(updates.next().now_or_never(), Some(Some(update(count))));
+        }
+        reader.send(update(1), &state);
+        assert_eq!(updates.next().now_or_never(), Some(Some(Update::Missed(Box::new(state.clone())))));
+        assert_eq!(StreamExt::next(&mut updates).now_or_never(), Some(Some(update(1))));
+        reader.catch_up(&state);
+        assert!(updates.next().now_or_never().is_none(), "nothing was missed since");
+        drop(reader);
+        assert_eq!(updates.next().now_or_never(), Some(None));
     }
 
-    /// Whether anybody wants to know of messages.
-    pub(super) fn wants_messages(&self) -> bool {
-        self.on_message.is_some() || !self.sender.is_closed()
+    #[test]
+    fn what_was_missed_at_the_end_is_replaced_in_the_last_place() {
+        let (mut reader, mut updates) = Reader::new();
+        let state = SessionConversationState::new();
+        for count in 0..2 * CAPACITY {
+            reader.send(update(count), &state);
+        }
+        reader.catch_up(&state);
+        drop(reader);
+        let mut last = None;
+        while let Some(Some(update)) = updates.next().now_or_never() {
+            last = Some(update);
+        }
+        assert_eq!(last, Some(Update::Missed(Box::new(state))));
     }
 }

@@ -96,7 +96,7 @@ pub(crate) fn rows() -> Vec<Row<Arc<Strike>>> {
         row("server killed, back later", Outage, "S S S I I I I I I S"),
         row("instance disposed", Dispose, "S S S A A A A A F S"),
         row("aborted by somebody else", Abort, "S S S A A A A A F S"),
-        row("session deleted", Delete, "g g g g g g g g g g"),
+        row("session deleted", Delete, "g g g G G G G G G G"),
         row("server's clock an hour ahead", ClockAhead, anywhere),
         row("server's clock an hour behind", ClockBehind, anywhere),
     ]

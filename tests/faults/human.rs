@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use opencode_conductor::{PermissionDecision, PermissionPolicy};
+use opencode_conductor::{Decision, PermissionPolicy};
 use tokio::sync::watch;
 
 /// Answers nothing before the fault has struck, and then allows everything.
@@ -23,7 +23,7 @@ impl Human {
             async move {
                 human.asked.send_replace(true);
                 wait_for_true(&human.may_answer).await;
-                PermissionDecision::AllowOnce
+                Decision::AllowOnce
             }
         })
     }

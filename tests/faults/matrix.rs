@@ -73,6 +73,7 @@ pub(crate) fn letter(outcome: &Result<PromptExecutionResult, PromptError>) -> ch
             Completion::Rejected => 'R',
             Completion::Interrupted => 'I',
             Completion::TimedOut { .. } => 'T',
+            Completion::SessionGone => 'G',
             _ => '?',
         },
         Err(error) => match error {
@@ -87,7 +88,7 @@ pub(crate) fn letter(outcome: &Result<PromptExecutionResult, PromptError>) -> ch
 }
 
 const LEGEND: &str = "\
-S settled · F the model failed, as scripted · A aborted · R rejected · I interrupted · T timed out
+S settled · F the model failed, as scripted · A aborted · R rejected · I interrupted · T timed out · G session gone
 d not delivered · n not started · g session gone · a aborted before the model was called · t timed out before that";
 
 /// Something that goes wrong, and what is promised in each phase: a letter, several if either may be, or `.` where it cannot

@@ -5,9 +5,7 @@ use std::{error::Error as _, time::Duration};
 use opencode_conductor::{
     ApiError, ApiErrorKind, Cursor, Delivery, Directory, DirectoryClient, FeedOptions, MessageId,
     MessagePage, Method, OpenCodeClient, PartId, RawRequest, RequestId, SessionFilter, SessionId,
-    wire::{
-        CreateSession, ModelRef, PermissionReply, PromptPart, PromptRequest, SessionStatus, UpdateSession,
-    },
+    wire::{CreateSession, PermissionReply, PromptPart, PromptRequest, SessionStatus, UpdateSession},
 };
 use serde_json::{Value, json};
 use wiremock::{
@@ -63,7 +61,7 @@ fn sent(request: &Request) -> String {
 #[tokio::test]
 async fn every_call_uses_its_route_names_the_directory_and_authenticates() {
     let (server, client) = answering(ok(json!([]))).await;
-    let (session, message, request) = (session(), MessageId::new("msg_1"), RequestId::new("per_1"));
+    let (session, request) = (session(), RequestId::new("per_1"));
     let mut create = CreateSession::default();
     create.title = Some("T".to_owned());
     let mut update = UpdateSession::default();
@@ -71,8 +69,6 @@ async fn every_call_uses_its_route_names_the_directory_and_authenticates() {
     let mut filter = SessionFilter::default();
     filter.roots = true;
     filter.search = Some("x y".to_owned());
-    let model = ModelRef::new("mock", "m");
-    let wait = Duration::from_secs(20);
     let before = MessagePage::newest(5).before(Cursor::new("abc="));
 
     // Whether the empty list is a good answer to each does not matter here.
@@ -81,18 +77,12 @@ async fn every_call_uses_its_route_names_the_directory_and_authenticates() {
     drop(client.sessions(&filter).await);
     drop(client.update_session(&session, &update).await);
     drop(client.delete_session(&session).await);
-    drop(client.fork_session(&session).await);
-    drop(client.fork_session_before(&session, &message).await);
     drop(client.children(&session).await);
     drop(client.messages(&session, &MessagePage::all()).await);
     drop(client.messages(&session, &before).await);
-    drop(client.message(&session, &message).await);
     drop(client.prompt_async(&session, &prompt("hi")).await);
-    drop(client.prompt_blocking(&session, &prompt("hi"), wait).await);
     drop(client.abort(&session).await);
     drop(client.session_status().await);
-    drop(client.summarize(&session, &model, wait).await);
-    drop(client.todo(&session).await);
     drop(client.diff(&session).await);
     drop(client.permissions().await);
     drop(client.reply_permission(&request, PermissionReply::Once).await);
@@ -100,10 +90,8 @@ async fn every_call_uses_its_route_names_the_directory_and_authenticates() {
     drop(client.reply_permission_by_old_route(&session, &request, PermissionReply::Always).await);
     drop(client.questions().await);
     drop(client.reply_question(&request, &[vec!["pg".to_owned()]]).await);
-    drop(client.reject_question(&request).await);
     drop(client.config().await);
     drop(client.providers().await);
-    drop(client.agents().await);
     drop(client.dispose().await);
 
     let requests = server.received_requests().await.unwrap();
@@ -114,18 +102,12 @@ async fn every_call_uses_its_route_names_the_directory_and_authenticates() {
         GET /session search=x y&roots=true
         PATCH /session/ses_1  {"title":"U"}
         DELETE /session/ses_1
-        POST /session/ses_1/fork  {}
-        POST /session/ses_1/fork  {"messageID":"msg_1"}
         GET /session/ses_1/children
         GET /session/ses_1/message
         GET /session/ses_1/message limit=5&before=abc=
-        GET /session/ses_1/message/msg_1
         POST /session/ses_1/prompt_async  {"messageID":"msg_1","parts":[{"type":"text","id":"prt_1","text":"hi"}]}
-        POST /session/ses_1/message  {"messageID":"msg_1","parts":[{"type":"text","id":"prt_1","text":"hi"}]}
         POST /session/ses_1/abort
         GET /session/status
-        POST /session/ses_1/summarize  {"providerID":"mock","modelID":"m"}
-        GET /session/ses_1/todo
         GET /session/ses_1/diff
         GET /permission
         POST /permission/per_1/reply  {"reply":"once"}
@@ -133,10 +115,8 @@ async fn every_call_uses_its_route_names_the_directory_and_authenticates() {
         POST /session/ses_1/permissions/per_1  {"response":"always"}
         GET /question
         POST /question/per_1/reply  {"answers":[["pg"]]}
-        POST /question/per_1/reject
         GET /config
         GET /config/providers
-        GET /agent
         POST /instance/dispose"#]]
     .assert_eq(&text);
     for request in &requests {
@@ -169,8 +149,8 @@ async fn bad_input_is_refused_before_anything_is_sent() {
             "cannot abort a session: sessionID must start with `ses`",
         ),
         (
-            client.message(&session(), &MessageId::new("..")).await.unwrap_err(),
-            "cannot read a message: messageID must not be a relative path",
+            client.abort(&SessionId::new("..")).await.unwrap_err(),
+            "cannot abort a session: sessionID must not be a relative path",
         ),
         (
             client.prompt_async(&session(), &empty).await.unwrap_err(),
@@ -465,21 +445,6 @@ async fn a_prompt_is_accepted_with_204_only_bytes_are_counted_and_raw_reaches_th
     let statistics = client.client().statistics();
     let sent = serde_json::to_vec(&prompt("hi")).unwrap().len() as u64 + 3;
     assert_eq!((statistics.bytes_sent, statistics.bytes_received), (sent, answer.body.len() as u64));
-}
-
-#[tokio::test]
-async fn an_answer_may_take_its_time_where_the_call_says_so() {
-    let live = LiveServer::start().await;
-    let builder = secrets::client(&live.url()).answer_timeout(Duration::from_millis(1));
-    let client = builder.build().unwrap().default_directory();
-    let (id, prompt) = (session(), prompt("hi"));
-    let body =
-        r#"{"info":{"id":"msg_2","sessionID":"ses_1","role":"assistant","time":{"created":1}},"parts":[]}"#;
-    let (message, ()) =
-        tokio::join!(soon(client.prompt_blocking(&id, &prompt, Duration::from_secs(20))), async {
-            live.accept().await.answer("200 OK", "content-type: application/json\r\n", body).await;
-        },);
-    assert_eq!(message.unwrap().info.id().as_str(), "msg_2");
 }
 
 #[test]

@@ -1,10 +1,8 @@
 //! The merge, case by case: what may come too early, too late, twice or never.
 
 use opencode_conductor::{
-    AgentId, BlockBody, BlockStatus, ConversationId, MessageId, Observed, RunStatus,
-    SessionConversationState, SessionId, SessionTree, Snapshot, Thread,
-    convert::{ConvertOptions, Thinking},
-    message_signature,
+    AgentId, BlockBody, BlockStatus, ConversationId, ConvertOptions, MessageId, Observed, RunStatus,
+    SessionConversationState, SessionId, SessionTree, Snapshot, Thinking, Thread, message_signature,
     wire::{Message, ServerEvent, SessionInfo},
 };
 use serde_json::{Value, json};
@@ -393,14 +391,15 @@ fn a_child_before_its_owner_moves_when_the_owner_is_known() {
         (client.texts("ses_a"), client.texts("prt_nested")),
         (vec!["inside".to_owned()], vec!["deep".to_owned()])
     );
-    let names: Vec<_> = client.state.subagents().map(|subagent| subagent.id.as_str().to_owned()).collect();
+    let names: Vec<_> =
+        client.state.subagents().map(|subagent| subagent.tool_use_id.as_str().to_owned()).collect();
     assert_eq!(names, ["prt_nested", "prt_task", "ses_a"]);
 
     client.part(&task(&parent, "prt_task", "running", Some("ses_a")));
     let names: Vec<_> = client
         .state
         .subagents()
-        .map(|subagent| (subagent.id.as_str().to_owned(), subagent.parent_id.as_str().to_owned()))
+        .map(|subagent| (subagent.tool_use_id.as_str().to_owned(), subagent.parent_id.as_str().to_owned()))
         .collect();
     assert_eq!(names, [("prt_nested".into(), "prt_task".into()), ("prt_task".into(), "main".into())]);
     assert_eq!(client.texts("prt_task"), ["inside"]);
@@ -408,6 +407,57 @@ fn a_child_before_its_owner_moves_when_the_owner_is_known() {
     assert_eq!(client.state.blocks().len(), 1);
     assert_eq!(client.tree.conversation(&"ses_a".into()), Some(&ConversationId::new("prt_task")));
     assert_eq!(client.tree.parent(&"ses_b".into()), Some(&"ses_a".into()));
+}
+
+#[test]
+fn a_subagent_is_announced_once_and_not_before_its_prompt_is_known() {
+    let mut client = Client::new();
+    let parent = step(ROOT, "msg_1", 1);
+    client.message(&parent);
+    let asked = |status: &str, child: Option<&str>, prompt: &str| {
+        let mut part = task(&parent, "prt_task", status, child);
+        part["state"]["input"]["prompt"] = json!(prompt);
+        part
+    };
+    let events: Vec<_> = [
+        asked("pending", None, ""),
+        asked("running", None, "Look."),
+        asked("running", Some("ses_a"), "Look."),
+        asked("completed", Some("ses_a"), "Look."),
+    ]
+    .iter()
+    .flat_map(|part| client.part(part).events)
+    .map(|event| serde_json::to_value(event).unwrap())
+    .map(|event| json!([event["type"], event["prompt"], event["block"]["status"], event["agentId"]]))
+    .collect();
+    let expected = [
+        json!(["block:upsert", null, "pending", null]),
+        json!(["subagent:spawned", "Look.", null, null]),
+        json!(["block:upsert", null, "running", null]),
+        json!(["subagent:completed", null, null, "ses_a"]),
+    ];
+    assert_eq!(events, expected);
+    let subagent = client.state.subagent(&"prt_task".into()).unwrap();
+    assert_eq!((subagent.status, subagent.prompt.as_deref()), (RunStatus::Success, Some("Look.")));
+}
+
+#[test]
+fn a_call_that_turns_out_to_be_of_another_tool_is_no_subagent() {
+    for status in ["pending", "running"] {
+        let mut client = Client::new();
+        let parent = step(ROOT, "msg_1", 1);
+        client.message(&parent);
+        client.part(&task(&parent, "prt_task", status, None));
+        assert_eq!(client.state.subagents().count(), 1);
+        // So servers say that a model called a tool that it does not have.
+        let mut invalid = task(&parent, "prt_task", "completed", None);
+        invalid["tool"] = json!("invalid");
+        client.part(&invalid);
+        let mut loaded = Client::new();
+        loaded.list(ROOT, &[(&parent, &[&invalid])], Snapshot::Live);
+        assert_eq!(client.state, loaded.state, "{status}");
+        assert_eq!((client.state.subagents().count(), client.state.blocks().len()), (0, 2));
+    }
 }
 
 #[test]

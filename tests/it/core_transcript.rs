@@ -1,9 +1,8 @@
 //! Transcripts: which documents are understood, and what is said about those that are not.
 
 use opencode_conductor::{
-    Architecture, OpenCodeFormat, OpenCodeOptions, SessionConversationState, SessionId, TranscriptError,
-    convert::{ConvertOptions, Thinking},
-    parse_opencode, parse_transcript,
+    Architecture, ConvertOptions, OpenCodeFormat, OpenCodeOptions, SessionConversationState, SessionId,
+    Thinking, TranscriptError, parse_opencode, parse_transcript,
 };
 use serde_json::{Value, json};
 
@@ -30,9 +29,9 @@ fn info(id: &str, parent: Option<&str>) -> Value {
 
 /// Each thread and how many blocks it has.
 fn shape(state: &SessionConversationState) -> Vec<(String, String, usize)> {
-    let below = state
-        .subagents()
-        .map(|subagent| (subagent.id.to_string(), subagent.parent_id.to_string(), subagent.blocks.len()));
+    let below = state.subagents().map(|subagent| {
+        (subagent.tool_use_id.to_string(), subagent.parent_id.to_string(), subagent.blocks.len())
+    });
     [("main".to_owned(), String::new(), state.blocks().len())].into_iter().chain(below).collect()
 }
 

@@ -3,8 +3,8 @@
 use std::sync::LazyLock;
 
 use opencode_conductor::{
-    Architecture, Change, ConversationEvent, ConversationId, SessionConversationState, SessionTree, Snapshot,
-    convert::ConvertOptions,
+    Architecture, Change, ConversationEvent, ConversationId, ConvertOptions, SessionConversationState,
+    SessionTree, Snapshot,
     markdown::{self, MarkdownOptions},
     parse_transcript, reduce_with_changes,
     wire::{Message, ServerEvent},

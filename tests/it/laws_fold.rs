@@ -5,10 +5,8 @@
 use std::collections::{HashMap, HashSet};
 
 use opencode_conductor::{
-    Architecture, BlockStatus, Change, ConversationEvent, Observed, SessionConversationState, SessionId,
-    SessionTree, Snapshot,
-    convert::ConvertOptions,
-    parse_transcript, reduce_with_changes,
+    Architecture, BlockStatus, Change, ConversationEvent, ConvertOptions, Observed, SessionConversationState,
+    SessionId, SessionTree, Snapshot, parse_transcript, reduce_with_changes,
     wire::{EventPayload, ServerEvent, SessionExport},
 };
 use proptest::{prelude::*, test_runner::Config};
@@ -156,7 +154,7 @@ pub(crate) fn config() -> Config {
 }
 
 /// A program and how it is run.
-fn world() -> impl Strategy<Value = (Session, Dialect, u64)> {
+pub(crate) fn world() -> impl Strategy<Value = (Session, Dialect, u64)> {
     (session(), dialect(), any::<u64>())
 }
 
@@ -164,6 +162,21 @@ fn run_world((program, dialect, seed): &(Session, Dialect, u64)) -> (Run, Store)
     let run = run(program, *dialect, *seed, *seed);
     let store = Store::after(&run.log);
     (run, store)
+}
+
+/// The conversation events of a run whose log arrives in another order and is read again in the end.
+pub(crate) fn observed_in_any_order(world: &(Session, Dialect, u64), seed: u64) -> Vec<ConversationEvent> {
+    let (run, store) = run_world(world);
+    let mut client = Client::new(&run.root);
+    let mut events = Vec::new();
+    for event in &reordered(&run.log, &mut Dice::new(seed)) {
+        events.extend(client.see(event).events);
+    }
+    events.extend(client.poll(&store, Snapshot::Complete).events);
+    for info in &store.sessions {
+        events.extend(client.tree.settle(&info.id).events);
+    }
+    events
 }
 
 /// Whatever the server sends of one session stays in order; how sessions are mixed is free, but a session is announced after

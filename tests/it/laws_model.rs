@@ -406,7 +406,7 @@ impl Server {
         let named = |child: &SessionId| Some(Extra::from_iter([("sessionId".to_owned(), json!(child))]));
         let mut end = match tool {
             Tool::Plain(end) | Tool::Task { end, .. } => *end,
-            Tool::Background(_) | Tool::Resume => ToolEnd::Completed,
+            Tool::Background(_) | Tool::Resume | Tool::Misnamed => ToolEnd::Completed,
         };
         if is_broken && end == ToolEnd::Completed {
             end = ToolEnd::Failed;
@@ -433,6 +433,10 @@ impl Server {
                 update(&call, &mut out);
                 let strand = self.session(&id, child);
                 said.background.push((id, strand));
+            }
+            Tool::Misnamed => {
+                "invalid".clone_into(&mut call.tool);
+                update(&call, &mut out);
             }
             Tool::Resume => {
                 call.state.metadata = said.children.first().and_then(named);

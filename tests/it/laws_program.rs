@@ -44,6 +44,8 @@ pub(crate) enum Tool {
     Background(Session),
     /// Resumes the first child that the session had, if any.
     Resume,
+    /// A call of a subagent that turns out to be of a tool which the model does not have.
+    Misnamed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +130,7 @@ fn turn(step: impl Strategy<Value = Step>) -> impl Strategy<Value = Turn> {
 /// Sessions with subagents up to three levels deep.
 pub(crate) fn session() -> impl Strategy<Value = Session> {
     let leaf = || {
-        let tool = tool_end().prop_map(Tool::Plain);
+        let tool = prop_oneof![5 => tool_end().prop_map(Tool::Plain), 1 => Just(Tool::Misnamed)];
         prop::collection::vec(turn(step(tool)), 1..2).prop_map(|turns| Session { turns })
     };
     leaf().prop_recursive(2, 12, 2, |child| {
@@ -139,6 +141,7 @@ pub(crate) fn session() -> impl Strategy<Value = Session> {
             3 => task,
             1 => child.prop_map(Tool::Background),
             1 => Just(Tool::Resume),
+            1 => Just(Tool::Misnamed),
         ];
         prop::collection::vec(turn(step(tool)), 1..3).prop_map(|turns| Session { turns })
     })

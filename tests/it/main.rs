@@ -1,10 +1,7 @@
 //! Behaviour, one module each, in one binary so that it links once.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken test rig should stop the test")]
-#![cfg_attr(
-    feature = "test-util",
-    expect(clippy::print_stderr, reason = "whoever runs the tests should know what was skipped")
-)]
+#![expect(clippy::print_stderr, reason = "whoever runs the tests should know what was skipped")]
 
 #[cfg(feature = "client")]
 mod client_calls;
@@ -24,8 +21,10 @@ mod fake_flavours;
 mod fake_load;
 mod fixtures_parity;
 mod fuzz_corpus;
+mod json_page;
 mod laws_arbitrary;
 mod laws_fold;
+mod laws_json;
 mod laws_model;
 mod laws_program;
 #[cfg(feature = "test-util")]
@@ -51,14 +50,17 @@ mod manager_races;
 #[cfg(feature = "test-util")]
 mod manager_results;
 #[cfg(feature = "test-util")]
+mod manager_servers;
+#[cfg(feature = "test-util")]
 mod manager_sessions;
 #[cfg(feature = "test-util")]
 mod manager_stats;
 #[cfg(feature = "test-util")]
-mod manager_turns;
-#[cfg(feature = "test-util")]
 #[path = "../support/model.rs"]
 mod model;
+#[cfg(feature = "client")]
+mod neutral;
+mod plain_client;
 #[cfg(feature = "test-util")]
 #[path = "../support/proxy.rs"]
 mod proxy;
@@ -71,5 +73,6 @@ mod real_manager;
 mod server_fake;
 #[cfg(feature = "client")]
 mod server_real;
+mod stream_view;
 #[cfg(feature = "client")]
 mod support;

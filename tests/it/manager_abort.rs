@@ -134,7 +134,7 @@ async fn an_abort_of_an_idle_or_foreign_session_is_harmless() {
     assert!(other.abort(&stage.session).await.unwrap().confirmed);
     assert_eq!(soon(running).await.unwrap().completion, Completion::Aborted);
     let error = other.abort(&"ses_unknown".into()).await.unwrap_err();
-    assert!(matches!(error, SessionError::Server { .. }), "{error:?}");
+    assert!(matches!(error, SessionError::Agent { .. }), "{error:?}");
 }
 
 #[tokio::test]
@@ -231,16 +231,18 @@ async fn shutdown_gives_up_all_waiting_and_leaves_the_runs_alone() {
     let shutdown = stage.manager.shutdown();
     let (running, queued, waiting, ()) =
         Box::pin(soon(async { tokio::join!(running, queued, waiting, shutdown) })).await;
-    for error in [running.unwrap_err(), queued.unwrap_err()] {
-        assert!(matches!(error, PromptError::GivenUp { .. }), "{error:?}");
-        assert!(error.is_retryable());
+    let running = running.unwrap();
+    assert_eq!(running.completion, Completion::GivenUp, "it had started");
+    assert_eq!(running.messages.opencode().len(), 1, "what there is of it is kept");
+    for error in [queued.unwrap_err(), waiting.unwrap_err()] {
+        assert!(matches!(error, PromptError::ShutDown { delivery: Delivery::NotSent, .. }), "{error:?}");
+        assert!(!error.is_retryable());
     }
-    assert!(matches!(waiting.unwrap_err(), PromptError::GivenUp { .. }));
     assert_eq!(stage.requests(Route::Abort), 0);
     soon(stage.fake.wait_for(|log| log.open_streams == 0)).await;
     let late = stage.manager.prompt(opencode_conductor::PromptInput::new(other, "late"));
     let error = soon(late.into_future()).await.unwrap_err();
-    assert!(matches!(error, PromptError::GivenUp { delivery: Delivery::NotSent, .. }), "{error:?}");
+    assert!(matches!(error, PromptError::ShutDown { delivery: Delivery::NotSent, .. }), "{error:?}");
     soon(stage.manager.shutdown()).await;
     assert_eq!(stage.prompts_run().len(), 1);
     // Another manager finds the run as it is.
@@ -294,9 +296,14 @@ async fn secrets_and_prompts_are_in_no_log() {
     said.push(format!("{error} {error:?}"));
     stage.fake.inject(Route::Event, Fault::Status(401)).always();
     stage.fake.cut_streams();
-    stage.ask(&texts("secret-prompt")).await.unwrap_err();
+    // The prompt may have started before the stream was found to be refused.
+    match stage.ask(&texts("secret-prompt")).await {
+        Ok(result) => assert_eq!(result.completion, Completion::Unauthorized),
+        Err(error) => said.push(format!("{error} {error:?}")),
+    }
     said.push(String::from_utf8(sink.0.lock().unwrap().clone()).unwrap());
-    assert!(said[2].contains(stage.session.as_str()), "something is logged: {}", said[2]);
+    let logged = said.last().unwrap();
+    assert!(logged.contains(stage.session.as_str()), "something is logged: {logged}");
     for text in said {
         for secret in [PASSWORD, "b3BlbmNvZGU6", "secret-", "do it"] {
             assert!(!text.contains(secret), "{secret} in {text}");

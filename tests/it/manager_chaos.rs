@@ -154,7 +154,7 @@ async fn a_session_that_was_deleted_elsewhere_is_gone() {
         let stage = Stage::of(quick().flavour(flavour)).await;
         stage.ask(&texts("first")).await.unwrap();
         let session: SessionId = stage.session.clone();
-        stage.manager.client().default_directory().delete_session(&session).await.unwrap();
+        stage.manager.client().unwrap().default_directory().delete_session(&session).await.unwrap();
         let input = stage.input(&texts("never")).wait(waits());
         let error = stage.send(input).await.unwrap_err();
         assert!(matches!(error, PromptError::SessionGone { .. }), "{flavour:?}: {error:?}");

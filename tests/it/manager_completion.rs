@@ -220,7 +220,7 @@ async fn a_failed_turn_is_no_success_and_keeps_its_error() {
     assert!(failed.to_string().contains("scripted error 401"), "{failed}");
     let Completion::Failed(error) = &failed.result.completion else { panic!("{failed:?}") };
     assert_eq!(error.status_code(), Some(401));
-    assert_eq!(failed.result.messages.len(), 2, "what there is of it is kept");
+    assert_eq!(failed.result.messages.opencode().len(), 2, "what there is of it is kept");
     let retryable = with(ProviderError::default(), |it| it.status = 503);
     let retryable = Script::new([with(Step::default(), |it| it.error = Some(retryable))]);
     assert!(stage.ask(&retryable).await.unwrap().completion.is_retryable());
@@ -327,10 +327,11 @@ async fn the_tail_of_a_turn_belongs_to_nobody() {
     stage.fake.open_gate("middle");
     let second = soon(second).await.unwrap();
     assert_eq!(second.answer().as_deref(), Some("second answer"));
-    assert_eq!(second.messages.len(), 1);
-    let of_first: Vec<String> = first.messages.iter().map(|message| message.info.id().to_string()).collect();
+    assert_eq!(second.messages.opencode().len(), 1);
+    let of_first: Vec<String> =
+        first.messages.opencode().iter().map(|message| message.info.id().to_string()).collect();
     let seen = seen.lock().unwrap();
-    assert!(seen.contains(&second.messages[0].info.id().to_string()));
+    assert!(seen.contains(&second.messages.opencode()[0].info.id().to_string()));
     assert!(!seen.contains(&first.submission.message_id.to_string()), "the first turn is not of the second");
     assert!(!seen.iter().any(|id| of_first.contains(id)));
 }
@@ -354,7 +355,7 @@ async fn a_server_that_dies_in_the_middle_leaves_an_interrupted_turn_and_a_usabl
         let result = soon(running).await.unwrap_or_else(|error| panic!("{case}: {error:?}"));
         assert_eq!(result.completion, Completion::Interrupted, "{case}");
         assert!(result.completion.is_retryable());
-        assert!(!result.messages.is_empty(), "{case}");
+        assert!(!result.messages.opencode().is_empty(), "{case}");
         stage.check(case, &result);
         stage.check_conversation(case, &result.conversation);
         let next = stage.ask(&texts("go on")).await.unwrap_or_else(|error| panic!("{case}: {error:?}"));
@@ -395,11 +396,13 @@ async fn a_session_that_is_deleted_meanwhile_is_gone() {
     let queued = stage.start(&texts("never"));
     soon(stage.fake.wait_at("gate")).await;
     stage.manager.delete(&stage.session).await.unwrap();
-    for running in [running, queued] {
-        let error = soon(running).await.unwrap_err();
-        assert!(matches!(error, PromptError::SessionGone { .. }), "{error:?}");
-        assert!(!error.is_retryable());
-    }
+    let running = soon(running).await.unwrap();
+    assert_eq!(running.completion, Completion::SessionGone);
+    assert!(!running.completion.is_retryable());
+    assert_eq!(running.messages.opencode().len(), 1, "what there is of it is kept");
+    let error = soon(queued).await.unwrap_err();
+    assert!(matches!(error, PromptError::SessionGone { .. }), "{error:?}");
+    assert!(!error.is_retryable());
     assert_eq!(stage.manager.session(&stage.session), None);
 }
 
@@ -415,7 +418,8 @@ async fn a_background_subagent_is_part_of_the_turn() {
     stage.fake.open_gate("gate");
     let result = soon(running).await.unwrap();
     assert_eq!(result.completion, Completion::Settled);
-    let n_steps = result.messages.iter().filter(|message| message.info.as_assistant().is_some()).count();
+    let n_steps =
+        result.messages.opencode().iter().filter(|message| message.info.as_assistant().is_some()).count();
     assert!(n_steps >= 3, "the result of the subagent was taken in: {n_steps} steps");
     stage.check_conversation("background", &result.conversation);
 }
@@ -448,7 +452,7 @@ async fn a_turn_that_is_compacted_ends_where_its_answer_is() {
                 .await
                 .unwrap_or_else(|error| panic!("{case}: {error:?}"));
             assert_eq!(result.completion, Completion::Settled, "{case}");
-            assert_eq!(result.answer().as_deref(), Some(answer), "{case}: {:#?}", result.messages);
+            assert_eq!(result.answer().as_deref(), Some(answer), "{case}: {:#?}", result.messages.opencode());
             stage.check_conversation(&case, &result.conversation);
             let next = stage.ask(&texts("next")).await.unwrap();
             assert_eq!(next.answer().as_deref(), Some("next"), "{case}");
@@ -480,7 +484,10 @@ async fn a_prompt_that_does_not_fit_is_answered_after_the_compaction() {
         assert_eq!(result.completion, Completion::Settled, "history {with_history}");
         let answer = if with_history { "the answer" } else { "Hello from the scripted model." };
         assert_eq!(result.answer().as_deref(), Some(answer), "history {with_history}");
-        assert!(result.messages.iter().filter(|message| message.info.as_assistant().is_some()).count() >= 3);
+        assert!(
+            result.messages.opencode().iter().filter(|message| message.info.as_assistant().is_some()).count()
+                >= 3
+        );
         stage.check_conversation("overflow", &result.conversation);
     }
 }
@@ -511,7 +518,7 @@ async fn a_compaction_that_fails_fails_what_it_was_for() {
             Completion::Settled => assert!(is_answered, "{case}"),
             Completion::Failed(error) => {
                 assert!(!is_answered, "{case}");
-                assert!(error.message().contains("scripted error 400"), "{case}: {error:?}");
+                assert!(error.message.contains("scripted error 400"), "{case}: {error:?}");
             }
             other => panic!("{case}: {other:?}"),
         }

@@ -79,7 +79,7 @@ async fn a_release_without_message_events_costs_a_bounded_number_of_requests() {
         let prompt = manager.prompt(PromptInput::new(session.clone(), script.prompt("go")));
         let result = super::support::soon(prompt.into_future()).await.unwrap();
         assert_eq!(result.completion, Completion::Settled);
-        assert_eq!(result.messages.len(), 21);
+        assert_eq!(result.messages.opencode().len(), 21);
         let requests = fake.requests();
         let paths: Vec<&str> = requests[before..].iter().map(|request| request.path.as_str()).collect();
         assert!(paths.len() <= 12, "{flavour:?}: {paths:?}");

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use opencode_conductor::{
-    Completion, Delivery, Limit, PermissionDecision, PermissionPolicy, PromptError, TimeoutAction,
-    WaitOptions,
+    Completion, Decision, Delivery, Limit, PermissionPolicy, PromptError, TimeoutAction, WaitOptions,
     test_util::{Fault, Flavour, Moment, ProviderError, Route, Script, Step},
 };
 use tokio::time::{Instant, sleep};
@@ -70,7 +69,7 @@ async fn each_limit_ends_its_kind_of_waiting_and_aborts_the_tree() {
         let began = Instant::now();
         let input = stage.input(&script).wait(wait);
         let result = stage.send(input).await.unwrap_or_else(|error| panic!("{case}: {error:?}"));
-        let Completion::TimedOut { limit: found, abort } = &result.completion else {
+        let Completion::TimedOut { limit: found, abort, .. } = &result.completion else {
             panic!("{case}: {:?}", result.completion)
         };
         assert_eq!(*found, expected, "{case}");
@@ -83,7 +82,7 @@ async fn each_limit_ends_its_kind_of_waiting_and_aborts_the_tree() {
         stage.check(&case, &result);
         stage.check_conversation(&case, &result.conversation);
         if expected == Limit::Steps {
-            assert!(result.messages.len() > 5, "{case}");
+            assert!(result.messages.opencode().len() > 5, "{case}");
         }
         let next = stage.ask(&texts("next")).await.unwrap_or_else(|error| panic!("{case}: {error:?}"));
         assert_eq!(next.completion, Completion::Settled, "{case}: the session is usable");
@@ -129,7 +128,7 @@ async fn a_turn_may_be_left_alone_when_its_limit_runs_out() {
     let stage = Stage::new().await;
     let wait = long().idle_timeout(ms(200)).on_limit(TimeoutAction::Leave);
     let result = stage.send(stage.input(&gated_text("gate", "one two three")).wait(wait)).await.unwrap();
-    assert_eq!(result.completion, Completion::TimedOut { limit: Limit::Idle, abort: None });
+    assert_eq!(result.completion, Completion::timed_out(Limit::Idle, None));
     assert_eq!(stage.requests(Route::Abort), 0);
     assert!(!stage.is_idle().await, "it goes on");
     let next = stage.start(&texts("next"));
@@ -150,7 +149,7 @@ async fn an_abort_that_cannot_be_confirmed_says_so() {
     soon(stage.fake.wait_at("never")).await;
     stage.fake.inject(Route::Status, Fault::Status(400)).always();
     let result = soon(running).await.unwrap();
-    let Completion::TimedOut { limit: Limit::Idle, abort: Some(abort) } = &result.completion else {
+    let Completion::TimedOut { limit: Limit::Idle, abort: Some(abort), .. } = &result.completion else {
         panic!("{:?}", result.completion)
     };
     assert!(!abort.confirmed);
@@ -166,7 +165,7 @@ async fn a_dead_server_ends_the_wait_in_time() {
     soon(stage.fake.wait_at("never")).await;
     stage.fake.kill().await.unwrap();
     let result = soon(running).await.unwrap();
-    let Completion::TimedOut { limit: Limit::Idle, abort: Some(abort) } = &result.completion else {
+    let Completion::TimedOut { limit: Limit::Idle, abort: Some(abort), .. } = &result.completion else {
         panic!("{:?}", result.completion)
     };
     assert!(!abort.confirmed);
@@ -222,7 +221,7 @@ async fn a_turn_that_lives_is_not_cut_off() {
 async fn clocks_stand_still_while_a_human_is_asked() {
     let policy = PermissionPolicy::ask(|_| async {
         sleep(ms(1500)).await;
-        PermissionDecision::AllowOnce
+        Decision::AllowOnce
     });
     let stage = Stage::with(quick(), |manager| manager.permissions(policy)).await;
     let limit = ms(700);

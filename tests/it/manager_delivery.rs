@@ -58,7 +58,7 @@ async fn a_refused_submission_is_reported_and_not_repeated() {
     let not_delivered: Check = |error| {
         matches!(error, PromptError::NotDelivered { delivery: Delivery::Rejected, source: Some(_), .. })
     };
-    let unauthorized: Check = |error| matches!(error, PromptError::Unauthorized);
+    let unauthorized: Check = |error| matches!(error, PromptError::Unauthorized { .. });
     let gone: Check = |error| matches!(error, PromptError::SessionGone { .. });
     let cases = [
         (Fault::Status(400), not_delivered),
@@ -144,7 +144,7 @@ async fn what_the_server_cannot_run_is_reported_and_does_not_stick() {
         };
         let error = stage.send(input).await.unwrap_err();
         let PromptError::NotStarted { error: said, .. } = &error else { panic!("{case}: {error:?}") };
-        let said = said.as_ref().map(|error| error.message().to_owned());
+        let said = said.as_ref().map(|error| error.message.clone());
         match expected {
             Some(expected) => {
                 let said = said.unwrap_or_default();
@@ -232,7 +232,7 @@ async fn clocks_may_differ() {
             let result =
                 stage.ask(&texts(&answer)).await.unwrap_or_else(|error| panic!("{case} {turn}: {error:?}"));
             assert_eq!(result.answer(), Some(answer), "{case}");
-            assert_eq!(result.messages.len(), 1, "{case}");
+            assert_eq!(result.messages.opencode().len(), 1, "{case}");
             stage.check(&case, &result);
             stage.check_conversation(&case, &result.conversation);
         }
@@ -245,6 +245,6 @@ async fn wrong_credentials_are_not_tried_again() {
     let stage = Stage::of(FakeOptions::new()).await;
     stage.fake.inject(Route::Event, Fault::Status(401)).always();
     let error = stage.ask(&texts("never")).await.unwrap_err();
-    assert!(matches!(error, PromptError::Unauthorized), "{error:?}");
+    assert!(matches!(error, PromptError::Unauthorized { .. }), "{error:?}");
     assert!(stage.prompts_run().is_empty());
 }

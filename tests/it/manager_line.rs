@@ -25,7 +25,7 @@ async fn prompts_of_a_session_run_in_the_order_they_were_started() {
         let result = result.unwrap();
         assert_eq!(result.completion, Completion::Settled);
         assert_eq!(result.answer(), Some(format!("answer {n}")));
-        assert_eq!(result.messages.len(), 1, "nothing of the others");
+        assert_eq!(result.messages.opencode().len(), 1, "nothing of the others");
         stage.check("in line", &result);
         prompts.push(result.submission.message_id.to_string());
     }
@@ -39,7 +39,7 @@ async fn a_prompt_may_be_refused_instead_of_waiting() {
         |script: &opencode_conductor::test_util::Script| stage.input(script).when_busy(WhenBusy::Refuse);
     let running = stage.manager.prompt(refused(&gated_text("gate", "one two"))).start();
     let error = stage.send(refused(&texts("never"))).await.unwrap_err();
-    assert!(matches!(&error, PromptError::Busy { session } if *session == stage.session), "{error:?}");
+    assert!(matches!(&error, PromptError::Busy { session, .. } if *session == stage.session), "{error:?}");
     assert!(error.is_retryable());
     soon(stage.fake.wait_at("gate")).await;
     stage.fake.open_gate("gate");
@@ -66,7 +66,7 @@ async fn prompts_for_a_session_that_is_not_known_yet_line_up_too() {
             _ => assert_eq!((settled, busy), (1, 3)),
         }
         for result in results.iter().flatten() {
-            assert_eq!(result.messages.len(), 1);
+            assert_eq!(result.messages.opencode().len(), 1);
             stage.check("unknown session", result);
         }
         assert_eq!(stage.prompts_run().len(), settled);
@@ -138,7 +138,7 @@ async fn a_hundred_turns_in_one_directory_share_one_stream() {
         let result = result.unwrap();
         assert_eq!(result.completion, Completion::Settled);
         assert_eq!(result.answer(), Some(format!("answer {n}")));
-        assert_eq!(result.messages.len(), 2);
+        assert_eq!(result.messages.opencode().len(), 2);
         assert_eq!(stage.fake.prompts_run(session.as_str()), [result.submission.message_id.to_string()]);
     }
     assert_eq!(stage.requests(Route::Event), 1, "one stream for all");

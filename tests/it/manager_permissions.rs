@@ -7,8 +7,8 @@ use futures_util::{
     future::{join_all, ready},
 };
 use opencode_conductor::{
-    Completion, Directory, ManagerBuilder, Method, PermissionDecision, PermissionPolicy,
-    PromptExecutionResult, QuestionDecision, QuestionPolicy, RawRequest, Update,
+    Completion, Decision, Directory, ManagerBuilder, Method, PermissionPolicy, PromptExecutionResult,
+    QuestionPolicy, RawRequest, Update,
     test_util::{Fault, Flavour, Route, Script, ScriptedTool, Step},
 };
 use serde_json::{Value, json};
@@ -56,14 +56,14 @@ async fn a_policy_answers_for_the_whole_tree() {
         (
             "ask, once",
             asking_tool("touch x"),
-            |m| m.permissions(PermissionPolicy::ask(|_| async { PermissionDecision::AllowOnce })),
+            |m| m.permissions(PermissionPolicy::ask(|_| async { Decision::AllowOnce })),
             settled,
             "done",
         ),
         (
             "ask, always",
             asking_tool("touch x"),
-            |m| m.permissions(PermissionPolicy::ask(|_| async { PermissionDecision::AllowAlways })),
+            |m| m.permissions(PermissionPolicy::ask(|_| async { Decision::AllowAlways })),
             settled,
             "done",
         ),
@@ -71,8 +71,8 @@ async fn a_policy_answers_for_the_whole_tree() {
             "ask, reject",
             asking_tool("touch x"),
             |m| {
-                m.permissions(PermissionPolicy::ask(|request| async move {
-                    PermissionDecision::Reject(format!("no {}", request.patterns.join("")))
+                m.permissions(PermissionPolicy::ask(|ask| async move {
+                    Decision::Reject(format!("no {}", ask.permission().unwrap().patterns.join("")))
                 }))
             },
             settled,
@@ -81,7 +81,7 @@ async fn a_policy_answers_for_the_whole_tree() {
         (
             "ask, fail",
             asking_tool("touch x"),
-            |m| m.permissions(PermissionPolicy::ask(|_| async { PermissionDecision::FailTurn })),
+            |m| m.permissions(PermissionPolicy::ask(|_| async { Decision::FailTurn })),
             refused,
             "",
         ),
@@ -98,9 +98,9 @@ async fn a_policy_answers_for_the_whole_tree() {
             "question, answer",
             question(),
             |m| {
-                m.questions(QuestionPolicy::ask(|request| async move {
-                    assert_eq!(request.questions.len(), 2);
-                    QuestionDecision::Answer(vec![vec!["pg".to_owned()], vec!["5432".to_owned()]])
+                m.questions(QuestionPolicy::ask(|ask| async move {
+                    assert_eq!(ask.questions().len(), 2);
+                    Decision::Answer(vec![vec!["pg".to_owned()], vec!["5432".to_owned()]])
                 }))
             },
             settled,
@@ -109,14 +109,14 @@ async fn a_policy_answers_for_the_whole_tree() {
         (
             "question, ask, decline",
             question(),
-            |m| m.questions(QuestionPolicy::ask(|_| async { QuestionDecision::Decline })),
+            |m| m.questions(QuestionPolicy::ask(|ask| async move { ask.decline() })),
             settled,
             "No one is available",
         ),
         (
             "question, ask, fail",
             question(),
-            |m| m.questions(QuestionPolicy::ask(|_| async { QuestionDecision::FailTurn })),
+            |m| m.questions(QuestionPolicy::ask(|_| async { Decision::FailTurn })),
             refused,
             "",
         ),
@@ -171,12 +171,12 @@ async fn what_another_answers_is_not_waited_for() {
         let updates = running.updates().unwrap();
         soon(stage.fake.wait_for(|log| log.events_of(stage.session.as_str(), "permission.asked") == 1)).await;
         let list = RawRequest::new(Method::Get, "/permission").directory(&Directory::new(WORKTREE).unwrap());
-        let pending = stage.manager.client().raw(list).await.unwrap().json().unwrap();
+        let pending = stage.manager.client().unwrap().raw(list).await.unwrap().json().unwrap();
         let id = pending[0]["id"].as_str().unwrap().to_owned();
         let request = RawRequest::new(Method::Post, format!("/permission/{id}/reply"))
             .directory(&Directory::new(WORKTREE).unwrap())
             .json(json!({"reply": reply}));
-        assert_eq!(stage.manager.client().raw(request).await.unwrap().status, 200);
+        assert_eq!(stage.manager.client().unwrap().raw(request).await.unwrap().status, 200);
         let result = soon(running).await.unwrap();
         assert_eq!(result.completion, expected, "{reply}");
         assert_eq!(asked.lock().unwrap().as_deref(), Some(id.as_str()));

@@ -7,8 +7,8 @@ use std::{
 
 use futures_util::StreamExt;
 use opencode_conductor::{
-    Completion, ConversationManager, CreateTaskSession, Delivery, Directory, PermissionDecision,
-    PermissionPolicy, PromptError, Update,
+    Completion, ConversationManager, CreateTaskSession, Decision, Delivery, Directory, PermissionPolicy,
+    PromptError, Update,
     test_util::{Fault, Moment, Route, Script, Step},
     wire::{PartBody, PermissionReply},
 };
@@ -101,7 +101,7 @@ async fn an_abort_takes_ten_seconds_at_most() {
 async fn a_deadline_is_a_limit_for_the_whole_turn() {
     let stage = Stage::new().await;
     stage.fake.inject(Route::Config, Fault::Hang).always();
-    let input = stage.input(&texts("never")).wait(waits().deadline(s(1)));
+    let input = stage.input(&texts("never")).wait(waits().start_timeout(s(30)).deadline(s(1)));
     let result = timeout(s(15), stage.manager.prompt(input).into_future()).await;
     result.expect("the deadline has passed").unwrap_err();
 }
@@ -223,7 +223,7 @@ async fn a_late_word_on_a_closed_request_does_not_end_the_turn() {
         let mut said = said.clone();
         async move {
             said.wait_for(|said| *said).await.unwrap();
-            PermissionDecision::FailTurn
+            Decision::FailTurn
         }
     });
     let stage = Stage::with(quick(), |manager| manager.permissions(policy)).await;
@@ -282,7 +282,7 @@ async fn a_burst_of_events_leaves_no_hole_in_a_text() {
     });
     let result = soon(stage.manager.prompt(input).into_future()).await.unwrap();
     assert_eq!(result.completion, Completion::Settled);
-    let resyncs = stage.manager.stats().client.resyncs;
+    let resyncs = stage.manager.client().unwrap().statistics().resyncs;
     let answer = result.answer().unwrap();
     let seen = seen.lock().unwrap();
     let holes = seen.iter().filter(|text| !answer.starts_with(text.as_str())).count();

@@ -28,9 +28,10 @@ function comparePlaces(a, b) {
 }
 
 const isFinal = (runStatus) => runStatus === "success" || runStatus === "error";
-const blockStatus = (runStatus) => ({ success: "complete", error: "error" })[runStatus] ?? "pending";
-const isEmpty = (input) =>
-  input == null || (typeof input === "object" && !Array.isArray(input) && Object.keys(input).length === 0);
+/** Whether a block may still change, by any of the words for that. */
+const blockStatus = (word) => ({ success: "complete", complete: "complete", error: "error" })[word] ?? "pending";
+/** How a subagent's block says it: by how far the subagent got, unless the two differ. */
+const subagentWord = (status, runStatus) => (blockStatus(runStatus) === status ? runStatus : status);
 const RUN_ORDER = ["pending", "running", "success", "error"];
 const later = (a, b) => (RUN_ORDER.indexOf(a) >= RUN_ORDER.indexOf(b) ? a : b);
 
@@ -73,7 +74,13 @@ class Thread {
     return (this.#sorted ??= [...this.#blocks.values()].sort(comparePlaces));
   }
 
+  /** A block that does not say its place takes that of the one with the same id, or comes last. */
   put(block) {
+    if (block.order === undefined) {
+      const last = this.blocks.at(-1)?.order ?? [0, "", 0, "", -1];
+      const order = this.get(block.id)?.order ?? [...last.slice(0, 4), last[4] + 1];
+      block = { ...block, order };
+    }
     this.#blocks.set(block.id, block);
     this.#sorted = null;
   }
@@ -95,8 +102,9 @@ class Thread {
   /** Finishes what the end of the turn finishes: all that is pending, but not subagents that still run. */
   finishPending() {
     for (const block of this.#blocks.values()) {
-      const stillRuns = block.type === "subagent" && !isFinal(block.subagentStatus);
-      if (block.status === "pending" && !stillRuns) this.put({ ...block, status: "complete" });
+      const isSubagent = block.type === "subagent";
+      if (blockStatus(block.status) !== "pending" || (isSubagent && !isFinal(block.subagentStatus))) continue;
+      this.put({ ...block, status: isSubagent ? subagentWord("complete", block.subagentStatus) : "complete" });
     }
   }
 
@@ -125,14 +133,17 @@ class Thread {
 /** A conversation as it stands: the main thread, and every subagent below it. */
 export class Conversation {
   main = new Thread();
-  /** By the call that started them: `{id, agentId?, parentId, name, description?, status, thread}`. */
+  /**
+   * By the call that started them:
+   * `{toolUseId, agentId?, parentId, name, description?, status, prompt?, output?, durationMs?, thread}`.
+   */
   subagents = new Map();
 
   static from({ blocks, subagents, metadata }) {
     const conversation = new Conversation();
     conversation.main = Thread.from({ blocks, metadata });
     for (const { blocks, metadata, ...subagent } of subagents) {
-      conversation.subagents.set(subagent.id, { ...subagent, thread: Thread.from({ blocks, metadata }) });
+      conversation.subagents.set(subagent.toolUseId, { ...subagent, thread: Thread.from({ blocks, metadata }) });
     }
     return conversation;
   }
@@ -184,7 +195,7 @@ export class Conversation {
     // A subagent that was never announced has a thread but no block.
     const subagent = this.subagents.get(block ? block.toolUseId : blockId);
     if (!subagent || this.#thread(this.#find(subagent.parentId))?.get(blockId)) return;
-    const doomed = [subagent.id];
+    const doomed = [subagent.toolUseId];
     while (doomed.length > 0) {
       const id = doomed.pop();
       const blocks = this.subagents.get(id)?.thread.blocks ?? [];
@@ -196,37 +207,43 @@ export class Conversation {
   #spawned(event) {
     const target = this.#findOrCreate(event.conversationId);
     const block = this.#takeSubagentBlock(target, event);
-    const status = isFinal(block.subagentStatus)
-      ? {}
-      : { subagentStatus: later(block.subagentStatus, event.status) };
-    if (status.subagentStatus) status.status = blockStatus(status.subagentStatus);
+    const isEnded = isFinal(block.subagentStatus);
+    const status = isEnded ? block.subagentStatus : later(block.subagentStatus, event.status ?? "running");
     this.#put(target, {
       ...block,
-      ...status,
-      order: event.order,
-      timestamp: event.timestamp,
+      ...(!isEnded && { status, subagentStatus: status }),
+      ...(event.order !== undefined && { order: event.order }),
+      ...(event.timestamp !== undefined && { timestamp: event.timestamp }),
+      ...(event.metadata !== undefined && { metadata: { ...block.metadata, ...event.metadata } }),
       ...(event.agentId !== undefined && { subagentId: event.agentId }),
-      ...(event.name && { name: event.name }),
+      ...(event.subagentType && { name: event.subagentType }),
       ...(event.description !== undefined && { description: event.description }),
-      ...(!isEmpty(event.input) && { input: event.input }),
+      ...(event.prompt && { input: event.prompt }),
     });
   }
 
   #completed(event) {
     const known = this.subagents.get(event.toolUseId);
     // Wherever its block lives; a thread without a block gets it where the event says.
-    const lives = known && this.#thread(this.#find(known.parentId))?.get(event.toolUseId);
+    const parent = known && this.#find(known.parentId);
+    const lives = parent !== undefined && this.#thread(parent)?.get(this.#blockOf(parent, event.toolUseId));
     const target = this.#findOrCreate(lives ? known.parentId : event.conversationId);
     const block = this.#takeSubagentBlock(target, event);
-    const { status: subagentStatus, output, durationMs } = event;
-    const status = blockStatus(subagentStatus);
-    this.#put(target, changed(block, { status, subagentStatus, output, durationMs }));
+    const { output, durationMs } = event;
+    const said = event.status === "completed" ? "success" : event.status;
+    // The last end counts, and what is no end does not undo one.
+    const status = isFinal(said) ? said : later(block.subagentStatus, said);
+    this.#put(target, {
+      ...changed(block, { status, subagentStatus: status, ...(isFinal(said) && { output, durationMs }) }),
+      ...(event.metadata !== undefined && { metadata: { ...block.metadata, ...event.metadata } }),
+      ...(event.agentId !== undefined && { subagentId: event.agentId }),
+    });
   }
 
   /** The id of the thread that an event means: by the call that started it, or else by its agent. */
   #find(conversationId) {
     if (conversationId === MAIN || this.subagents.has(conversationId)) return conversationId;
-    return this.#sortedSubagents().find((subagent) => subagent.agentId === conversationId)?.id;
+    return this.#sortedSubagents().find((subagent) => subagent.agentId === conversationId)?.toolUseId;
   }
 
   /** The same; an unknown one becomes the thread of a subagent that will be announced later. */
@@ -243,44 +260,54 @@ export class Conversation {
 
   #put(target, block) {
     if (block.conversationId !== target) block = { ...block, conversationId: target };
+    const known = block.type === "subagent" && this.subagents.get(block.toolUseId);
+    if (known && isFinal(known.status) && !isFinal(block.subagentStatus)) {
+      // A subagent that has ended stays ended, with its result.
+      const { status, output, durationMs } = known;
+      block = changed(block, { status, subagentStatus: status, output, durationMs });
+    }
     this.#thread(target).put(block);
     // No subagent can have the main thread's name for its own.
     if (block.type !== "subagent" || block.toolUseId === MAIN) return;
-    const { toolUseId: id, subagentId: agentId, name, description, subagentStatus: status } = block;
-    const old = this.subagents.get(id) ?? unannounced(id);
-    this.subagents.set(id, changed(old, { parentId: target, agentId, name, description, status }));
+    const { toolUseId, subagentId: agentId, name, description, subagentStatus: status, output, durationMs } = block;
+    const prompt = typeof block.input === "string" ? block.input : block.input?.prompt;
+    // What the block does not say stays.
+    const said = Object.entries({ agentId, name: name || undefined, description, prompt, output, durationMs });
+    const news = Object.fromEntries(said.filter(([, value]) => value !== undefined));
+    const old = this.subagents.get(toolUseId) ?? unannounced(toolUseId);
+    this.subagents.set(toolUseId, { ...old, parentId: target, status, ...news });
+  }
+
+  /** The id of the block that shows a subagent in a thread: that of its call, but other writers name blocks otherwise. */
+  #blockOf(target, toolUseId) {
+    const thread = this.#thread(target);
+    if (!this.subagents.has(toolUseId) || thread.get(toolUseId)) return toolUseId;
+    const shown = thread.blocks.find((block) => block.type === "subagent" && block.toolUseId === toolUseId);
+    return shown?.id ?? toolUseId;
   }
 
   /** The subagent's block as it is, or a new one; taken out of any other thread that it was in. */
   #takeSubagentBlock(target, { toolUseId, order, timestamp }) {
-    const here = this.#thread(target).get(toolUseId);
+    const here = this.#thread(target).get(this.#blockOf(target, toolUseId));
     if (here?.type === "subagent") return here;
     const parent = this.subagents.get(toolUseId)?.parentId;
     const elsewhere = parent === undefined ? undefined : this.#find(parent);
     if (elsewhere !== undefined && elsewhere !== target) {
       const thread = this.#thread(elsewhere);
-      if (thread.get(toolUseId)?.type === "subagent") return thread.remove(toolUseId);
+      const id = this.#blockOf(elsewhere, toolUseId);
+      if (thread.get(id)?.type === "subagent") return changed(thread.remove(id), { order });
     }
-    return {
-      id: toolUseId,
-      conversationId: target,
-      order,
-      timestamp,
-      status: "pending",
-      type: "subagent",
-      toolUseId,
-      subagentStatus: "pending",
-      name: "",
-      input: null,
-    };
+    const began = timestamp ?? new Date(order?.[0] ?? 0).toISOString();
+    const block = { id: toolUseId, conversationId: target, order, timestamp: began, status: "pending", type: "subagent" };
+    return changed({ ...block, toolUseId, subagentStatus: "pending", name: "", input: "" }, { order });
   }
 
   #sortedSubagents() {
-    return [...this.subagents.values()].sort((a, b) => compareText(a.id, b.id));
+    return [...this.subagents.values()].sort((a, b) => compareText(a.toolUseId, b.toolUseId));
   }
 }
 
 /** A subagent of which only the thread's id is known. */
-function unannounced(id) {
-  return { id, parentId: MAIN, name: "", status: "running", thread: new Thread() };
+function unannounced(toolUseId) {
+  return { toolUseId, parentId: MAIN, name: "", status: "running", thread: new Thread() };
 }

@@ -80,6 +80,10 @@ const MAX_OUTPUT = 20_000;
 const cut = (text) =>
   text.length <= MAX_OUTPUT ? text : `${text.slice(0, MAX_OUTPUT)}\n… ${text.length - MAX_OUTPUT} more characters`;
 
+/** What a tool returned; mostly text already. */
+const outputText = (output) =>
+  typeof output === "string" ? output : output == null ? "" : JSON.stringify(output, null, 2);
+
 /** Lets a node show its block, and its tool's result, when one of them is another than before. */
 function showing(node, show) {
   let last = {};
@@ -118,13 +122,14 @@ const makers = {
       say(parts.name, block.name);
       say(what, argument(block.input) || block.title || "");
       say(time, result?.durationMs === undefined ? "" : duration(result.durationMs));
-      say(wrong, result?.isError ? result.output.trim().split("\n", 1)[0].slice(0, 300) : "");
-      say(output, result ? cut(result.output) || "no output" : "no output yet");
+      const returned = outputText(result?.output);
+      say(wrong, result?.isError ? returned.trim().split("\n", 1)[0].slice(0, 300) : "");
+      say(output, result ? cut(returned) || "no output" : "no output yet");
     });
   },
   tool_result() {
     const pre = el("pre", { className: "body", tabIndex: 0 });
-    return showing(pre, ({ block }) => say(pre, cut(block.output)));
+    return showing(pre, ({ block }) => say(pre, cut(outputText(block.output))));
   },
   subagent() {
     const parts = { mark: mark(), name: el("strong") };
@@ -150,7 +155,7 @@ function textBlock(className) {
   const element = el("div", { className });
   return showing(element, ({ block }) => {
     element.dataset.status = block.status;
-    say(element, block.content.trim());
+    say(element, (block.type === "system" ? block.message : block.content).trim());
   });
 }
 

@@ -1,10 +1,14 @@
 //! The page folds conversation events exactly as the library does.
 
-use std::{fs, path::Path};
+use std::{
+    env, fs,
+    io::ErrorKind,
+    path::Path,
+    process::{Command, Stdio},
+};
 
 use opencode_conductor::{
-    ConversationEvent, SessionConversationState, SessionId, SessionTree, Snapshot,
-    convert::ConvertOptions,
+    ConversationEvent, ConvertOptions, SessionConversationState, SessionId, SessionTree, Snapshot,
     wire::{Message, ServerEvent},
 };
 use serde_json::{Value, json};
@@ -57,6 +61,17 @@ fn disturbed(events: &[ConversationEvent], seed: u64) -> Vec<ConversationEvent> 
             usage.cost = f64::from(dice.u16(..)) / 1e5;
         }
     }
+    // Other writers do not say where a block stands, and may call an end what is none.
+    for event in &mut events {
+        let mut json = serde_json::to_value(&*event).unwrap();
+        match dice.u8(..16) {
+            0 => drop(json.as_object_mut().unwrap().remove("order")),
+            1 if json["block"].is_object() => drop(json["block"].as_object_mut().unwrap().remove("order")),
+            2 if json["type"] == "subagent:completed" => json["status"] = json!("running"),
+            _ => continue,
+        }
+        *event = serde_json::from_value(json).unwrap();
+    }
     // What a server has removed it can remove at any time, and what it has said it can say of another thread.
     for _ in 0..events.len() / 10 {
         let event = dice.choice(&events).unwrap();
@@ -88,46 +103,100 @@ fn states(events: &[ConversationEvent], every: usize) -> Vec<Value> {
     states
 }
 
-#[tokio::test]
-async fn the_page_folds_as_the_library_does() {
-    let Some(mut browser) = Browser::start().await else { return };
-    let dashboard = Dashboard::start([]).await;
-    browser.open(&dashboard.url).await;
+/// A script that folds events with a page's `Conversation` and gives the JSON of the states along the way.
+fn script(events: &[ConversationEvent], every: usize) -> String {
+    format!(
+        "(({{Conversation}}) => {{
+            let [conversation, states] = [new Conversation(), []];
+            {}.forEach((event, index, events) => {{
+                conversation.apply(event);
+                if ((index + 1) % {every} === 0 || index + 1 === events.length) {{
+                    const json = JSON.stringify(conversation);
+                    states.push(json);
+                    // A page that is loaded here must go on alike.
+                    conversation = Conversation.from(JSON.parse(json));
+                }}
+            }});
+            return states;
+        }})",
+        json!(events)
+    )
+}
+
+/// Every recording, as it was and disturbed.
+fn streams() -> Vec<(String, Vec<ConversationEvent>)> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
     let mut paths: Vec<_> = fs::read_dir(fixtures).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.retain(|path| path.join("events.sse").exists());
     paths.sort();
     assert!(paths.len() >= 15, "only {} recordings", paths.len());
+    let mut streams = Vec::new();
     for path in paths {
         let recorded = recorded(&path);
         for seed in 0..6 {
-            let events = disturbed(&recorded, seed);
-            let every = events.len() / 10 + 1;
-            let fold = format!(
-                "import('/fold.js').then(({{Conversation}}) => {{
-                    let [conversation, states] = [new Conversation(), []];
-                    {}.forEach((event, index, events) => {{
-                        conversation.apply(event);
-                        if ((index + 1) % {every} === 0 || index + 1 === events.length) {{
-                            const json = JSON.stringify(conversation);
-                            states.push(json);
-                            // A page that is loaded here must go on alike.
-                            conversation = Conversation.from(JSON.parse(json));
-                        }}
-                    }});
-                    return states;
-                }})",
-                json!(events)
-            );
-            let folded = browser.eval(&fold).await;
-            let texts = folded.as_array().unwrap().iter().map(|text| text.as_str().unwrap());
-            let folded: Vec<Value> = texts.map(|text| serde_json::from_str(text).unwrap()).collect();
-            let expected = states(&events, every);
-            assert_eq!(folded.len(), expected.len());
-            for (index, (folded, expected)) in folded.iter().zip(&expected).enumerate() {
-                assert_eq!(folded, expected, "{} with seed {seed}, state {index}", path.display());
-            }
+            streams.push((format!("{} with seed {seed}", path.display()), disturbed(&recorded, seed)));
         }
     }
+    streams
+}
+
+/// Compares the states that a page's code gave with the library's.
+#[track_caller]
+fn compare(name: &str, events: &[ConversationEvent], every: usize, folded: &Value) {
+    let texts = folded.as_array().unwrap().iter().map(|text| text.as_str().unwrap());
+    let folded: Vec<Value> = texts.map(|text| serde_json::from_str(text).unwrap()).collect();
+    let expected = states(events, every);
+    assert_eq!(folded.len(), expected.len());
+    for (index, (folded, expected)) in folded.iter().zip(&expected).enumerate() {
+        assert_eq!(folded, expected, "{name}, state {index}");
+    }
+}
+
+fn every(events: &[ConversationEvent]) -> usize {
+    events.len() / 10 + 1
+}
+
+#[tokio::test]
+async fn the_page_folds_as_the_library_does() {
+    let Some(mut browser) = Browser::start().await else { return };
+    let dashboard = Dashboard::start([]).await;
+    browser.open(&dashboard.url).await;
+    for (name, events) in streams() {
+        let fold = format!("import('/fold.js').then({})", script(&events, every(&events)));
+        let folded = browser.eval(&fold).await;
+        compare(&name, &events, every(&events), &folded);
+    }
     assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// The same code without a browser, where there is none but node.
+#[test]
+fn the_pages_code_folds_as_the_library_does() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboard/page/fold.js");
+    let page = json!(fs::read_to_string(page).unwrap());
+    let streams = streams();
+    let scripts: Vec<String> = streams.iter().map(|(_, events)| script(events, every(events))).collect();
+    let program = format!(
+        "const page = await import('data:text/javascript,' + encodeURIComponent({page}));
+        const scripts = [{}];
+        console.log(JSON.stringify(scripts.map((script) => script(page))));",
+        scripts.join(",\n")
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("fold.mjs");
+    fs::write(&file, program).unwrap();
+    let output = match Command::new("node").arg(file).stderr(Stdio::inherit()).output() {
+        Ok(output) => output,
+        Err(error) if error.kind() == ErrorKind::NotFound && env::var_os("REQUIRE_NODE").is_none() => {
+            eprintln!("SKIPPED: there is no `node` here, so the page's code was not compared");
+            return;
+        }
+        Err(error) => panic!("node: {error}"),
+    };
+    assert!(output.status.success(), "node failed, see above");
+    let folded: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(folded.len(), streams.len());
+    for ((name, events), folded) in streams.iter().zip(&folded) {
+        compare(name, events, every(events), folded);
+    }
 }

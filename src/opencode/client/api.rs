@@ -1,7 +1,8 @@
 //! The server's routes as typed calls.
 
-use std::{fmt, num::NonZeroU32, time::Duration};
+use std::{fmt, num::NonZeroU32};
 
+use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -11,11 +12,11 @@ use super::{
 };
 use crate::{
     error::InvalidInput,
-    ids::{MessageId, RequestId, SessionId},
-    wire::{
-        self, AgentInfo, ConfigInfo, CreateSession, DecodeError, Decoded, FileDiff, Message, ModelRef,
-        PermissionReply, PermissionRequest, PromptPart, PromptRequest, ProviderList, QuestionAnswer,
-        QuestionRequest, SessionInfo, StatusMap, Todo, UpdateSession,
+    ids::{RequestId, SessionId},
+    opencode::wire::{
+        self, ConfigInfo, CreateSession, DecodeError, Decoded, FileDiff, Message, PermissionReply,
+        PermissionRequest, PromptPart, PromptRequest, ProviderList, QuestionAnswer, QuestionRequest,
+        SessionInfo, StatusMap, UpdateSession,
     },
 };
 
@@ -25,10 +26,10 @@ pub(super) mod routes {
 
     macro_rules! routes {
         ($($name:ident = $method:ident $path:literal, $what:literal;)*) => {
-            $(pub(in crate::client) const $name: Operation =
+            $(pub(in crate::opencode::client) const $name: Operation =
                 Operation { name: $what, method: Method::$method, path: $path };)*
             #[cfg(test)]
-            pub(in crate::client) const ALL: &[Operation] = &[$($name,)*];
+            pub(in crate::opencode::client) const ALL: &[Operation] = &[$($name,)*];
         };
     }
 
@@ -41,25 +42,18 @@ pub(super) mod routes {
         GET_SESSION = Get "/session/{sessionID}", "read a session";
         UPDATE_SESSION = Patch "/session/{sessionID}", "update a session";
         DELETE_SESSION = Delete "/session/{sessionID}", "delete a session";
-        FORK_SESSION = Post "/session/{sessionID}/fork", "fork a session";
         CHILDREN = Get "/session/{sessionID}/children", "list a session's children";
-        TODO = Get "/session/{sessionID}/todo", "read a session's to-do list";
         DIFF = Get "/session/{sessionID}/diff", "read a session's changes";
-        SUMMARIZE = Post "/session/{sessionID}/summarize", "summarise a session";
         ABORT = Post "/session/{sessionID}/abort", "abort a session";
         MESSAGES = Get "/session/{sessionID}/message", "list messages";
-        MESSAGE = Get "/session/{sessionID}/message/{messageID}", "read a message";
-        PROMPT = Post "/session/{sessionID}/message", "send a prompt and wait";
         PROMPT_ASYNC = Post "/session/{sessionID}/prompt_async", "submit a prompt";
         PERMISSIONS = Get "/permission", "list permission requests";
         REPLY_PERMISSION = Post "/permission/{requestID}/reply", "answer a permission request";
         REPLY_PERMISSION_OLD = Post "/session/{sessionID}/permissions/{permissionID}", "answer a permission request";
         QUESTIONS = Get "/question", "list questions";
         REPLY_QUESTION = Post "/question/{requestID}/reply", "answer a question";
-        REJECT_QUESTION = Post "/question/{requestID}/reject", "dismiss a question";
         CONFIG = Get "/config", "read the configuration";
         PROVIDERS = Get "/config/providers", "list providers";
-        AGENTS = Get "/agent", "list agents";
         DISPOSE = Post "/instance/dispose", "dispose of a directory's instance";
     }
 }
@@ -215,27 +209,6 @@ impl DirectoryClient {
         self.act(routes::DELETE_SESSION, |call| of(call, session)).await
     }
 
-    /// Copies a session with all its messages.
-    ///
-    /// # Errors
-    /// As [`ApiError`] says.
-    pub async fn fork_session(&self, session: &SessionId) -> Result<SessionInfo, ApiError> {
-        self.write(routes::FORK_SESSION, |call| of(call, session).json(&json!({}))).await
-    }
-
-    /// Copies a session with the messages before `message`.
-    ///
-    /// # Errors
-    /// As [`ApiError`] says.
-    pub async fn fork_session_before(
-        &self,
-        session: &SessionId,
-        message: &MessageId,
-    ) -> Result<SessionInfo, ApiError> {
-        self.write(routes::FORK_SESSION, |call| of(call, session).json(&json!({ "messageID": message })))
-            .await
-    }
-
     /// Lists a session's direct children.
     ///
     /// # Errors
@@ -273,46 +246,28 @@ impl DirectoryClient {
         })
     }
 
-    /// Reads one message.
-    ///
-    /// # Errors
-    /// As [`ApiError`] says.
-    pub async fn message(&self, session: &SessionId, message: &MessageId) -> Result<Message, ApiError> {
-        self.read(routes::MESSAGE, |call| of(call, session).id("messageID", message.as_str())).await
-    }
-
     /// Submits a prompt. Success means that the server understood the request and knows the session, nothing more: the
     /// prompt may still be lost, fail, or never start.
     ///
     /// # Errors
     /// As [`ApiError`] says; an empty prompt is refused.
     pub async fn prompt_async(&self, session: &SessionId, prompt: &PromptRequest) -> Result<(), ApiError> {
-        let operation = routes::PROMPT_ASYNC;
-        let call = of(self.call(operation), session).check(not_empty(prompt)).json(prompt);
+        self.submit_call(of(self.call(routes::PROMPT_ASYNC), session).check(not_empty(prompt)).json(prompt))
+            .await
+    }
+
+    /// As [`Self::prompt_async`], with the request as it was prepared, to the byte.
+    pub(crate) async fn submit(&self, session: &SessionId, prompt: Bytes) -> Result<(), ApiError> {
+        self.submit_call(of(self.call(routes::PROMPT_ASYNC), session).body(prompt)).await
+    }
+
+    async fn submit_call(&self, call: Call) -> Result<(), ApiError> {
         let answer = self.client.http().send(&call).await?;
         if answer.status == 204 {
             return Ok(());
         }
         // A route that does not exist answers 200 with a page.
-        answer.json(operation.name).map(drop)
-    }
-
-    /// Sends a prompt and waits until the session's run ends, at most `wait`; answers with the last message.
-    ///
-    /// With the ids of a prompt that already runs this waits for that run instead. Giving up does not abort the run.
-    ///
-    /// # Errors
-    /// As [`ApiError`] says; an empty prompt is refused.
-    pub async fn prompt_blocking(
-        &self,
-        session: &SessionId,
-        prompt: &PromptRequest,
-        wait: Duration,
-    ) -> Result<Message, ApiError> {
-        self.write(routes::PROMPT, |call| {
-            of(call, session).check(not_empty(prompt)).json(prompt).answer_within(wait)
-        })
-        .await
+        answer.json(routes::PROMPT_ASYNC.name).map(drop)
     }
 
     /// Aborts what a session does; its children's runs are aborted with it. The server answers when all is recorded, and
@@ -330,27 +285,6 @@ impl DirectoryClient {
     /// As [`ApiError`] says.
     pub async fn session_status(&self) -> Result<StatusMap, ApiError> {
         self.read(routes::SESSION_STATUS, |call| call).await
-    }
-
-    /// Summarises a session with a model to shorten its context; the server answers when that is done, at most `wait`.
-    ///
-    /// # Errors
-    /// As [`ApiError`] says.
-    pub async fn summarize(
-        &self,
-        session: &SessionId,
-        model: &ModelRef,
-        wait: Duration,
-    ) -> Result<(), ApiError> {
-        self.act(routes::SUMMARIZE, |call| of(call, session).json(model).answer_within(wait)).await
-    }
-
-    /// Reads a session's to-do list.
-    ///
-    /// # Errors
-    /// As [`ApiError`] says.
-    pub async fn todo(&self, session: &SessionId) -> Result<Decoded<Todo>, ApiError> {
-        self.list(routes::TODO, |call| of(call, session)).await
     }
 
     /// Reads what a session changed in files.
@@ -429,14 +363,6 @@ impl DirectoryClient {
         self.act(routes::REPLY_QUESTION, |call| call.id("requestID", request.as_str()).json(&body)).await
     }
 
-    /// Dismisses a request's questions, which ends the turn.
-    ///
-    /// # Errors
-    /// As [`ApiError`] says.
-    pub async fn reject_question(&self, request: &RequestId) -> Result<(), ApiError> {
-        self.act(routes::REJECT_QUESTION, |call| call.id("requestID", request.as_str())).await
-    }
-
     /// Reads the configuration.
     ///
     /// # Errors
@@ -451,14 +377,6 @@ impl DirectoryClient {
     /// As [`ApiError`] says.
     pub async fn providers(&self) -> Result<ProviderList, ApiError> {
         self.read(routes::PROVIDERS, |call| call).await
-    }
-
-    /// Lists agents.
-    ///
-    /// # Errors
-    /// As [`ApiError`] says.
-    pub async fn agents(&self) -> Result<Decoded<AgentInfo>, ApiError> {
-        self.list(routes::AGENTS, |call| call).await
     }
 
     /// Makes the server forget the directory's state and read its configuration anew. Running turns are aborted and the

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, time::Duration};
 
-use crate::{error::InvalidInput, turn::Delivery, wire::DecodeError};
+use crate::{agent::Delivery, error::InvalidInput, opencode::wire::DecodeError};
 
 /// A cause from below, kept whole.
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;

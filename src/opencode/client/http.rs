@@ -22,11 +22,10 @@ use tokio::time::{sleep, timeout};
 
 use super::{
     ApiError, ApiErrorKind, Directory, ServerAnswer,
-    backoff::Backoff,
     options::{HttpOptions, RetryOptions},
     stats::Counters,
 };
-use crate::error::InvalidInput;
+use crate::{backoff::Backoff, error::InvalidInput};
 
 /// A route of the server that we use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +61,6 @@ pub(crate) struct Call {
     path: Result<String, InvalidInput>,
     query: Vec<(Cow<'static, str>, String)>,
     body: Option<Bytes>,
-    answer_timeout: Option<Duration>,
 }
 
 /// An answer with a good status.
@@ -99,7 +97,6 @@ impl Operation {
             path: Ok(self.path.to_owned()),
             query: Vec::new(),
             body: None,
-            answer_timeout: None,
         }
     }
 }
@@ -124,7 +121,7 @@ impl Call {
         } else {
             Err(InvalidInput::new("path", "must start with a slash and have no query"))
         };
-        Self { operation, method, path, query: Vec::new(), body: None, answer_timeout: None }
+        Self { operation, method, path, query: Vec::new(), body: None }
     }
 
     /// Replaces `{name}` in the path by an id.
@@ -154,13 +151,19 @@ impl Call {
 
     pub(crate) fn directory(self, directory: Option<&Directory>) -> Self {
         match directory {
-            Some(directory) => self.query("directory", directory.query_value()),
+            Some(directory) => self.query("directory", directory_value(directory)),
             None => self,
         }
     }
 
     pub(crate) fn query(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<String>) -> Self {
         self.query.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sends bytes that are JSON already.
+    pub(crate) fn body(mut self, json: Bytes) -> Self {
+        self.body = Some(json);
         self
     }
 
@@ -177,12 +180,6 @@ impl Call {
         if let (Ok(_), Err(error)) = (&self.path, result) {
             self.path = Err(error);
         }
-        self
-    }
-
-    /// Lets the server take this long to begin its answer, for calls that block on purpose.
-    pub(crate) fn answer_within(mut self, limit: Duration) -> Self {
-        self.answer_timeout = Some(limit);
         self
     }
 }
@@ -253,7 +250,7 @@ impl Http {
             if !error.is_retryable() || asked > max {
                 return Err(error);
             }
-            let pause = backoff.next_pause(fastrand::f64()).max(asked);
+            let pause = backoff.next_pause().max(asked);
             tracing::debug!(operation = call.operation, %error, ?pause, "read failed, trying again");
             self.counters.retries.increment();
             sleep(pause).await;
@@ -312,7 +309,7 @@ impl Http {
                 request.header(CONTENT_TYPE, HeaderValue::from_static("application/json")).body(body.clone());
         }
         self.counters.requests.increment();
-        let after = call.answer_timeout.unwrap_or(self.options.answer_timeout);
+        let after = self.options.answer_timeout;
         match timeout(after, request.send()).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(broken(call.operation, error)),
@@ -429,4 +426,23 @@ fn refusal(status: u16, headers: &HeaderMap, body: &[u8]) -> ApiErrorKind {
     let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
     let retry_after = seconds.map(Duration::from_secs);
     ApiErrorKind::Status(ServerAnswer { status, name, message, reference, retry_after })
+}
+
+/// The value of the `directory` query parameter, before the query's own encoding.
+///
+/// The server decodes percent signs once more than a query asks for, so a literal one has to be encoded twice. All else is left
+/// alone, because servers that do not do so exist too.
+pub(super) fn directory_value(directory: &Directory) -> String {
+    directory.as_str().replace('%', "%25")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_percent_signs_are_encoded_twice() {
+        let directory = Directory::new("/a b/100%/%20/\u{e9}").unwrap();
+        assert_eq!(directory_value(&directory), "/a b/100%25/%2520/\u{e9}");
+    }
 }

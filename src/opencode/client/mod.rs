@@ -10,8 +10,6 @@ use reqwest::header::HeaderValue;
 use serde_json::Value;
 
 mod api;
-mod backoff;
-mod directory;
 mod error;
 mod feed;
 mod http;
@@ -20,7 +18,6 @@ mod sse;
 mod stats;
 
 pub use api::{Cursor, DirectoryClient, MessageList, MessagePage, SessionFilter};
-pub use directory::Directory;
 pub use error::{ApiError, ApiErrorKind, ServerAnswer};
 pub use feed::{FeedLoss, FeedSignal, GoneReason, ResyncReason, Subscription};
 pub use http::Method;
@@ -34,8 +31,9 @@ use options::HttpOptions;
 use stats::Counters;
 
 use crate::{
+    directory::Directory,
     error::InvalidInput,
-    wire::{self, Health},
+    opencode::wire::{self, Health},
 };
 
 /// A handle on one server; clones share its connections.
@@ -206,7 +204,7 @@ impl RawRequest {
 
     /// Adds the directory, encoded as the server wants it.
     pub fn directory(self, directory: &Directory) -> Self {
-        self.query("directory", directory.query_value())
+        self.query("directory", http::directory_value(directory))
     }
 
     /// Adds a JSON body.

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::{api::routes, http::Method};
 use crate::{
     ids::{MessageId, PartId, SessionId},
-    wire::{self, *},
+    opencode::wire::{self, *},
 };
 
 struct Document(Value);
@@ -171,11 +171,8 @@ fn every_body_that_is_sent_is_known() {
     };
     let update = UpdateSession { title: Some("x".into()), metadata: Some(metadata) };
     check(&document, routes::PROMPT_ASYNC, &prompt);
-    check(&document, routes::PROMPT, &prompt);
     check(&document, routes::CREATE_SESSION, &create);
     check(&document, routes::UPDATE_SESSION, &update);
-    check(&document, routes::FORK_SESSION, &json!({ "messageID": MessageId::new("msg_1") }));
-    check(&document, routes::SUMMARIZE, &ModelRef::new("x", "x"));
     for reply in [PermissionReply::Once, PermissionReply::Always, PermissionReply::Reject] {
         check(&document, routes::REPLY_PERMISSION, &json!({ "reply": reply, "message": "x" }));
         check(&document, routes::REPLY_PERMISSION_OLD, &json!({ "response": reply }));

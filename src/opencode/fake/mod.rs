@@ -225,6 +225,17 @@ impl FakeOpenCode {
         self.shared.world().publish(directory, kind, properties);
     }
 
+    /// Lets a directory be missing on disk. Its sessions take prompts, and every run dies when its step has begun: the step is
+    /// never completed, and an error comes after the idle.
+    pub fn remove_directory(&self, directory: &str) {
+        self.shared.world().missing_directories.insert(directory.to_owned());
+    }
+
+    /// Lets a directory be there again.
+    pub fn restore_directory(&self, directory: &str) {
+        self.shared.world().missing_directories.remove(directory);
+    }
+
     /// Sets the server's clock ahead.
     pub fn set_clock_ahead(&self, skew: Duration) {
         self.shared.world().clock.set_skew(skew, false);

@@ -193,7 +193,7 @@ impl Run<'_> {
             if std::mem::take(&mut is_first_step) {
                 self.start_title();
             }
-            if let Some(end) = self.check_model(&user) {
+            if let Some(end) = self.check_model(&user).or_else(|| self.check_directory(&user)) {
                 return end;
             }
             let verdict = match next {
@@ -283,6 +283,18 @@ impl Run<'_> {
         let message = format!("Model not found: {name}.");
         self.shared.world().session_error(self.session, &unknown_error(&message));
         Some(RunEnd::Failed(format!("ProviderModelNotFoundError: {message}")))
+    }
+
+    /// A directory that is not there ends the run when its step has been stored.
+    fn check_directory(&self, user: &Value) -> Option<RunEnd> {
+        let directory = {
+            let world = self.shared.world();
+            world
+                .directory_of(self.session)
+                .filter(|directory| world.missing_directories.contains(directory))?
+        };
+        self.new_assistant(user, &user["agent"], false);
+        Some(RunEnd::Failed(format!("NotFound: FileSystem.realPath ({directory})")))
     }
 
     async fn answer(&mut self, user: &Value) -> Verdict {

@@ -3,7 +3,7 @@
 //! Everything is plain JSON, so that the fake shares no types, and hence no mistakes, with the client.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -46,6 +46,8 @@ pub(super) struct World {
     pub(super) runners: HashMap<String, Runner>,
     pub(super) next_runner: u64,
     pub(super) instances: BTreeMap<String, Instance>,
+    /// Directories that do not exist on disk: every run in them dies once its step has begun.
+    pub(super) missing_directories: HashSet<String>,
     /// What the model will say, by user message; chosen once per message.
     pub(super) scripts: HashMap<String, Option<Arc<Script>>>,
     /// How often a step with a limited number of failures has failed, by session, prompt and step.
@@ -155,6 +157,7 @@ impl World {
             runners: HashMap::new(),
             next_runner: 0,
             instances: BTreeMap::new(),
+            missing_directories: HashSet::new(),
             scripts: HashMap::new(),
             failures: HashMap::new(),
             jobs: BTreeMap::new(),

@@ -12,9 +12,11 @@ use super::{
 };
 use crate::{
     conversation::{BlockOrder, ConversationEvent},
-    convert::opencode::Converter,
     ids::{BlockId, PartId, SessionId},
-    wire::{AssistantMessage, Message, MessageInfo, Part, PartBody},
+    opencode::{
+        convert::Converter,
+        wire::{AssistantMessage, Message, MessageInfo, Part, PartBody},
+    },
 };
 
 /// Text for parts of one message that were not seen: far more than streams between two polls.
@@ -72,7 +74,7 @@ impl MessageLog {
         }))
     }
 
-    #[cfg(all(test, feature = "client"))]
+    #[cfg(test)]
     pub(crate) fn has_view(&self) -> bool {
         self.view.get().is_some()
     }
@@ -239,12 +241,19 @@ impl MessageLog {
         emit(&mut self.whole, false, Vec::new(), effects);
     }
 
-    /// Emits what differs from what was shown.
+    /// Emits what differs from what was shown, in the order of the thread, for clients that do not look at a block's place: a
+    /// prompt comes before its parts, a step's error after them.
     fn show(&mut self, converter: Converter<'_>, effects: &mut Effects) {
-        self.show_whole(converter, effects);
+        let is_step = self.step().is_some();
+        if !is_step {
+            self.show_whole(converter, effects);
+        }
         let Some(info) = &self.info else { return };
         for log in self.parts.values_mut() {
             log.show(info, converter, effects);
+        }
+        if is_step {
+            self.show_whole(converter, effects);
         }
     }
 

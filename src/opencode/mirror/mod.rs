@@ -14,7 +14,7 @@ mod session;
 mod signature;
 mod tree;
 
-#[cfg(feature = "client")]
+#[cfg(any(test, feature = "client"))]
 pub(crate) use message::MessageLog;
 pub use signature::message_signature;
 pub use tree::SessionTree;

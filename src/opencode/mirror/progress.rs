@@ -3,8 +3,8 @@
 use crate::{
     conversation::TokenUsage,
     ids::SessionId,
+    opencode::wire::{AssistantMessage, MessageInfo, Part, PartBody, PartTime, ToolPart, ToolStatus},
     time::Millis,
-    wire::{AssistantMessage, MessageInfo, Part, PartBody, PartTime, ToolPart, ToolStatus},
 };
 
 /// The streamed text of a part.

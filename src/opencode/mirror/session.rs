@@ -7,14 +7,15 @@ use std::{
 
 use super::{Effects, Owner, Snapshot, Source, emit::emit, message::MessageLog};
 use crate::{
-    conversation::{BlockOrder, ConversationEvent, RunStatus, SubagentCompleted, SubagentSpawned},
-    convert::{
-        ConvertOptions,
-        opencode::{Converter, Rest},
+    conversation::{
+        BlockOrder, ConversationEvent, ConvertOptions, RunStatus, SubagentCompleted, SubagentSpawned,
     },
     ids::{ConversationId, MessageId, PartId, SessionId, ToolUseId},
+    opencode::{
+        convert::{Converter, Rest},
+        wire::{Message, MessageInfo, Part, PartBody, SessionInfo},
+    },
     time::Millis,
-    wire::{Message, MessageInfo, Part, PartBody, SessionInfo},
 };
 
 /// Messages of which only parts were seen. The server sends a message before its parts, so more than a few mean that the
@@ -91,7 +92,7 @@ impl SessionLog {
         self.order.iter().filter_map(|(_, id)| self.messages.get(id))
     }
 
-    /// The messages of the turn that a prompt began, in order, without the prompt; see [`SessionTree::turn`](crate::observe::SessionTree::turn).
+    /// The messages of the turn that a prompt began, in order, without the prompt; see [`SessionTree::turn`](crate::opencode::mirror::SessionTree::turn).
     pub(super) fn turn(&self, prompt: &MessageId) -> impl DoubleEndedIterator<Item = &MessageLog> {
         let from = self.place(prompt).into_iter().chain(self.first_steps.get(prompt).cloned()).min();
         let range = from.into_iter().flat_map(|from| self.order.range(from..));
@@ -108,6 +109,11 @@ impl SessionLog {
 
     pub(super) fn is_at_rest(&self) -> bool {
         self.has_messages() && self.active.is_empty()
+    }
+
+    #[cfg(any(test, feature = "client"))]
+    pub(super) fn has_incomplete_step(&self) -> bool {
+        !self.incomplete.is_empty()
     }
 
     /// The calls that have not come to an end, in steps that may still go on.
@@ -357,8 +363,8 @@ impl SessionLog {
             for (part, owner) in self.owners.iter().filter(|(_, owner)| owner.is_background) {
                 let spawned = SubagentSpawned {
                     tool_use_id: part.into(),
-                    order: owner.order.clone(),
-                    timestamp: owner.order.created.into(),
+                    order: Some(owner.order.clone()),
+                    timestamp: Some(owner.order.created.into()),
                     ..self.announcement(parent)
                 };
                 events.extend(result.as_ref().map(|result| completed(result, &spawned)));
@@ -384,12 +390,19 @@ impl SessionLog {
             conversation_id: parent.clone(),
             tool_use_id: ToolUseId::from(&self.id),
             agent_id: Some((&self.id).into()),
-            name: about.and_then(|about| about.agent.as_deref()).or(named).unwrap_or_default().into(),
+            subagent_type: about
+                .and_then(|about| about.agent.as_deref())
+                .or(named)
+                .unwrap_or_default()
+                .into(),
             description: (!title.is_empty()).then(|| title.into()),
-            input: Arc::default(),
+            prompt: Arc::default(),
             status: RunStatus::Running,
-            order: BlockOrder::message(created, MessageId::default()).part(PartId::new(self.id.as_str())),
-            timestamp: created.into(),
+            order: Some(
+                BlockOrder::message(created, MessageId::default()).part(PartId::new(self.id.as_str())),
+            ),
+            timestamp: Some(created.into()),
+            metadata: None,
         }
     }
 
@@ -487,10 +500,12 @@ fn completed(result: &Result<String, String>, spawned: &SubagentSpawned) -> Conv
     ConversationEvent::SubagentCompleted(SubagentCompleted {
         conversation_id: spawned.conversation_id.clone(),
         tool_use_id: spawned.tool_use_id.clone(),
+        agent_id: spawned.agent_id.clone(),
         status,
         output: Some(output.as_str().into()),
         duration_ms: None,
         order: spawned.order.clone(),
         timestamp: spawned.timestamp,
+        metadata: None,
     })
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::wire::Message;
+use crate::opencode::wire::Message;
 
 /// A fixed-size fingerprint of a message: two snapshots that differ in anything a caller can see have different ones.
 ///

@@ -7,10 +7,9 @@ use std::{
 
 use super::{Claim, Effects, Observed, Snapshot, Source, message::MessageLog, session::SessionLog};
 use crate::{
-    conversation::ConversationEvent,
-    convert::ConvertOptions,
+    conversation::{ConversationEvent, ConvertOptions},
     ids::{BlockId, ConversationId, MessageId, PartId, SessionId},
-    wire::{EventPayload, Message, Part, ServerEvent, SessionInfo},
+    opencode::wire::{EventPayload, Message, Part, ServerEvent, SessionInfo},
 };
 
 /// Deleted sessions whose late events must not bring them back.
@@ -26,7 +25,7 @@ const MAX_DELETED: usize = 256;
 ///
 /// # Examples
 /// ```
-/// use opencode_conductor::{SessionConversationState, SessionTree, convert::ConvertOptions, wire::ServerEvent};
+/// use opencode_conductor::{SessionConversationState, SessionTree, ConvertOptions, wire::ServerEvent};
 ///
 /// let mut tree = SessionTree::new("ses_1".into(), ConvertOptions::default());
 /// let mut state = SessionConversationState::new();
@@ -163,6 +162,15 @@ impl SessionTree {
         self.sessions.get(session)?.parent.as_ref()
     }
 
+    /// The sessions from the root down to `session`; `session` alone if it is not in the tree.
+    #[cfg(feature = "client")]
+    pub(crate) fn path(&self, session: &SessionId) -> Vec<SessionId> {
+        let above = std::iter::successors(Some(session), |session| self.parent(session));
+        let mut path: Vec<SessionId> = above.take(self.sessions.len().max(1)).cloned().collect();
+        path.reverse();
+        path
+    }
+
     /// The thread that a session shows in.
     pub fn conversation(&self, session: &SessionId) -> Option<&ConversationId> {
         self.sessions.get(session).map(|log| &log.conversation)
@@ -211,6 +219,12 @@ impl SessionTree {
     /// Whether what a session did has been seen to its end.
     pub fn is_at_rest(&self, session: &SessionId) -> bool {
         self.sessions.get(session).is_some_and(SessionLog::is_at_rest)
+    }
+
+    /// Whether a session has a step that is not complete.
+    #[cfg(any(test, feature = "client"))]
+    pub(crate) fn has_incomplete_step(&self, session: &SessionId) -> bool {
+        self.sessions.get(session).is_some_and(SessionLog::has_incomplete_step)
     }
 
     /// The tool calls of the whole tree that have not come to an end, in steps that have not either.

@@ -14,8 +14,9 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    client::{ApiError, OpenCodeClient},
     error::InvalidInput,
+    opencode::client::{ApiError, OpenCodeClient},
+    process::ProcessGroup,
 };
 
 mod options;
@@ -23,7 +24,7 @@ mod process;
 
 pub use options::{LaunchOptions, RestartPolicy};
 
-use process::{Group, Process};
+use process::Process;
 
 /// A running `opencode serve` that belongs to this process.
 ///
@@ -46,7 +47,7 @@ pub struct OpenCodeServer {
     client: OpenCodeClient,
     password: Arc<str>,
     state: watch::Receiver<ServerState>,
-    group: Arc<Group>,
+    group: Arc<ProcessGroup>,
     cancel: CancellationToken,
     tasks: TaskTracker,
 }
@@ -143,7 +144,7 @@ impl OpenCodeServer {
             Some(password) => Arc::clone(password),
             None => random_password()?,
         };
-        let group = Arc::new(Group::default());
+        let group = Arc::new(ProcessGroup::default());
         // The first thing to own the group, so that a dropped launch kills it.
         let guard = KillOnDrop(Arc::clone(&group));
         let process = Process::start(&options, &password, &group).await?;
@@ -268,7 +269,7 @@ fn random_password() -> Result<Arc<str>, LaunchError> {
     Ok(BASE64_URL_SAFE_NO_PAD.encode(bytes).into())
 }
 
-struct KillOnDrop(Arc<Group>);
+struct KillOnDrop(Arc<ProcessGroup>);
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
@@ -282,7 +283,7 @@ struct Supervisor {
     policy: RestartPolicy,
     password: Arc<str>,
     client: OpenCodeClient,
-    group: Arc<Group>,
+    group: Arc<ProcessGroup>,
     states: watch::Sender<ServerState>,
     cancel: CancellationToken,
 }

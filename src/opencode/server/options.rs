@@ -14,8 +14,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
-    client::{ApiError, ClientBuilder, OpenCodeClient},
     error::InvalidInput,
+    opencode::client::{ApiError, ClientBuilder, OpenCodeClient},
 };
 
 type Configure = Arc<dyn Fn(ClientBuilder) -> ClientBuilder + Send + Sync>;

@@ -1,15 +1,8 @@
 //! One server process and its group.
 
-use std::{
-    collections::VecDeque,
-    io,
-    process::Stdio,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{io, process::Stdio, sync::Arc, time::Duration};
 
 use tokio::{
-    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader},
     process::{Child, Command},
     sync::oneshot,
     time::{Instant, sleep, timeout, timeout_at},
@@ -17,11 +10,10 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use super::{LaunchError, LaunchOptions, ServerExit};
-use crate::client::{ApiErrorKind, OpenCodeClient};
-
-/// How many lines of standard error are kept, and how much of each.
-const KEPT_LINES: usize = 100;
-const KEPT_LINE_BYTES: u64 = 4096;
+use crate::{
+    opencode::client::{ApiErrorKind, OpenCodeClient},
+    process::{LastLines, ProcessGroup, read_lines},
+};
 
 /// A request sent too early is never answered, so each probe is short.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -33,22 +25,12 @@ const STOP_GRACE: Duration = Duration::from_secs(2);
 /// How long the last lines may take to arrive after the process has ended.
 const OUTPUT_GRACE: Duration = Duration::from_secs(1);
 
-/// The process group of the current process, if there is one.
-#[derive(Debug, Default)]
-pub(super) struct Group(Mutex<Option<u32>>);
-
 pub(super) struct Process {
     child: Child,
     url: String,
-    stderr: Lines,
+    stderr: LastLines,
     readers: TaskTracker,
-    group: Arc<Group>,
-}
-
-#[derive(Clone)]
-struct Lines {
-    lines: Arc<Mutex<VecDeque<String>>>,
-    secret: Arc<str>,
+    group: Arc<ProcessGroup>,
 }
 
 impl Process {
@@ -56,14 +38,14 @@ impl Process {
     pub(super) async fn start(
         options: &LaunchOptions,
         password: &Arc<str>,
-        group: &Arc<Group>,
+        group: &Arc<ProcessGroup>,
     ) -> Result<Self, LaunchError> {
         let after = options.startup_timeout;
         let deadline = Instant::now() + after;
         let mut child = spawn(options, password)?;
         group.set(child.id());
         let readers = TaskTracker::new();
-        let stderr = Lines { lines: Arc::default(), secret: Arc::clone(password) };
+        let stderr = LastLines::new(Arc::clone(password));
         if let Some(pipe) = child.stderr.take() {
             let lines = stderr.clone();
             readers.spawn(read_lines(pipe, move |line| lines.push(&line)));
@@ -75,7 +57,7 @@ impl Process {
                 if let Some(url) = listening_url(&line)
                     && let Some(announce) = announce.take()
                 {
-                    // Nobody listens any more once the start has failed.
+                    // The start may have failed meanwhile.
                     drop(announce.send(url));
                 }
             }));
@@ -117,7 +99,7 @@ impl Process {
     async fn clean_up(&mut self, status: Option<std::process::ExitStatus>, requested: bool) -> ServerExit {
         self.group.kill();
         self.group.set(None);
-        // Whoever left the group on purpose may keep the pipes open.
+        // A process that left the group on purpose may keep the pipes open.
         let _complete = timeout(OUTPUT_GRACE, self.readers.wait()).await;
         ServerExit { status, requested, stderr: self.stderr.all() }
     }
@@ -205,71 +187,6 @@ fn listening_url(line: &str) -> Option<String> {
     url.starts_with("http").then(|| url.to_owned())
 }
 
-/// Reads lines until the end, whatever they contain; an endless line costs no memory.
-async fn read_lines(pipe: impl AsyncRead + Unpin, mut take: impl FnMut(String)) {
-    let mut reader = BufReader::new(pipe);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        match (&mut reader).take(KEPT_LINE_BYTES).read_until(b'\n', &mut line).await {
-            Ok(0) | Err(_) => return,
-            Ok(_) => take(String::from_utf8_lossy(&line).trim_end().to_owned()),
-        }
-    }
-}
-
-impl Lines {
-    fn push(&self, line: &str) {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.len() == KEPT_LINES {
-            lines.pop_front();
-        }
-        lines.push_back(line.replace(&*self.secret, "[password]"));
-    }
-
-    fn all(&self) -> Vec<String> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
-    }
-}
-
-impl Group {
-    pub(super) fn id(&self) -> Option<u32> {
-        *self.lock()
-    }
-
-    /// Kills every process of the group at once.
-    pub(super) fn kill(&self) {
-        #[cfg(unix)]
-        self.signal(rustix::process::Signal::KILL);
-    }
-
-    fn terminate(&self) {
-        #[cfg(unix)]
-        self.signal(rustix::process::Signal::TERM);
-    }
-
-    fn set(&self, leader: Option<u32>) {
-        *self.lock() = leader;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<u32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    #[cfg(unix)]
-    fn signal(&self, signal: rustix::process::Signal) {
-        // The lock is held so that the group cannot be forgotten, and its number reused, in between.
-        let leader = self.lock();
-        let pid = leader.and_then(|id| rustix::process::Pid::from_raw(i32::try_from(id).ok()?));
-        if let Some(pid) = pid
-            && let Err(error) = rustix::process::kill_process_group(pid, signal)
-            && error != rustix::io::Errno::SRCH
-        {
-            tracing::warn!(%error, "cannot signal the server's process group");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -284,17 +201,5 @@ mod tests {
         assert_eq!(url("INFO listening on http://[::1]:1 (pid 3)").as_deref(), Some("http://[::1]:1"));
         assert_eq!(url("listening on port 4096"), None);
         assert_eq!(url("Warning: OPENCODE_SERVER_PASSWORD is not set"), None);
-    }
-
-    #[tokio::test]
-    async fn endless_and_broken_lines_are_cut_and_the_password_is_not_kept() {
-        let lines = Lines { lines: Arc::default(), secret: "geheim".into() };
-        let sink = lines.clone();
-        let mut text = b"a\xffb\nthe password is geheim\n".to_vec();
-        text.extend(vec![b'x'; 10_000]);
-        read_lines(&*text, move |line| sink.push(&line)).await;
-        let kept = lines.all();
-        assert_eq!(kept[..2], ["a\u{fffd}b", "the password is [password]"]);
-        assert_eq!(kept[2..].iter().map(String::len).collect::<Vec<_>>(), [4096, 4096, 1808]);
     }
 }

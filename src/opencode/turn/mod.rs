@@ -2,24 +2,16 @@
 //!
 //! `OpenCode` never says "your prompt is answered". It says idle before a run has started, twice after an error, once too early
 //! after an abort, and for ever after a crash; it stores prompts that it then does not run; and its events may be missing.
-//! So the end of a turn is not an event but a conclusion, drawn by [`Turn`] from everything that is known: inputs go in, actions
-//! come out, time is passed in. The manager performs the actions and is the only one to read a clock.
+//! So the end of a turn is not an event but a conclusion, drawn by `Turn` from everything that is known: what happened goes in,
+//! what is to be done comes out, time is passed in. The driver performs what is to be done, and is the only one to read a clock.
 //!
-//! The reasoning has one shape throughout. While the session is idle, it is idle *in one of three ways*: settled,
-//! incomplete, or not started. Each way must last for its grace and then be confirmed by a read that began after that, before
-//! anything is concluded from it: done, interrupted, or submit the identical prompt again.
+//! The reasoning has one shape throughout. While the session does not run, its messages say what it seems to have come to:
+//! settled, interrupted, failed, or not started. That must last for its grace and then be confirmed by a read that began after the
+//! grace, before anything is concluded from it: done, interrupted, failed, or submit the identical prompt again.
 
-mod facts;
-mod limits;
-mod machine;
-mod protocol;
+pub(crate) mod machine;
 
-pub use facts::Facts;
-pub use limits::{Limit, TimeoutAction, WaitOptions};
-pub use machine::Turn;
-pub use protocol::{Action, Activity, Delivery, Ended, Goal, Input, Read, Stop, TreeStatus};
+use crate::agent::{Delivery, Limit, TimeoutAction, WaitOptions};
 
-#[cfg(test)]
-mod machine_tests;
 #[cfg(test)]
 mod simulation;

@@ -13,6 +13,8 @@ use super::{
     tagged::{Fields, OneGo, Tagged},
 };
 use crate::{
+    agent::ModelRef,
+    conversation::TokenUsage,
     ids::{MessageId, SessionId},
     time::Millis,
 };
@@ -92,7 +94,7 @@ wire_struct! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<MessageError>,
         /// What it cost.
-        #[serde(default, serialize_with = "super::number::write")]
+        #[serde(default, serialize_with = "crate::conversation::write_number")]
         cost: f64,
         /// What it used.
         #[serde(default)]
@@ -168,28 +170,15 @@ pub struct UnknownMessage {
     pub raw: Extra,
 }
 
-/// Which model of which provider.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct ModelRef {
-    /// The provider.
-    #[serde(rename = "providerID")]
-    pub provider_id: String,
-    /// The model, as its provider names it.
-    #[serde(rename = "modelID")]
-    pub model_id: String,
-}
-
-impl ModelRef {
-    /// The model `model_id` of the provider `provider_id`.
-    pub fn new(provider_id: impl Into<String>, model_id: impl Into<String>) -> Self {
-        Self { provider_id: provider_id.into(), model_id: model_id.into() }
-    }
-}
-
-impl std::fmt::Display for ModelRef {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.provider_id, self.model_id)
+impl From<&Tokens> for TokenUsage {
+    fn from(tokens: &Tokens) -> Self {
+        Self {
+            input: tokens.input,
+            output: tokens.output,
+            reasoning: tokens.reasoning,
+            cache_read: tokens.cache.read,
+            cache_write: tokens.cache.write,
+        }
     }
 }
 

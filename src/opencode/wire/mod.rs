@@ -27,17 +27,16 @@ pub use event::{
 };
 pub use export::SessionExport;
 pub use message::{
-    AssistantMessage, Message, MessageError, MessageInfo, MessageTime, ModelRef, TokenCache, Tokens,
-    UnknownMessage, UserMessage,
+    AssistantMessage, Message, MessageError, MessageInfo, MessageTime, TokenCache, Tokens, UnknownMessage,
+    UserMessage,
 };
-pub(crate) use number::write as write_number;
 pub use part::{
     AgentPart, CompactionPart, FilePart, Part, PartBody, PartTime, PatchPart, ReasoningPart, RetryPart,
     SnapshotPart, StepFinishPart, StepStartPart, SubtaskPart, TextPart, ToolPart, ToolState, ToolStatus,
     ToolTime, UnknownPart,
 };
 pub use request::{
-    CreateSession, PermissionAction, PermissionRule, PromptPart, PromptRequest, QuestionAnswer, UpdateSession,
+    CreateSession, PermissionAction, PermissionRule, PromptPart, PromptRequest, UpdateSession,
 };
 pub use session::{
     AgentInfo, ConfigInfo, FileDiff, Health, ModelInfo, ProviderInfo, ProviderList, SessionInfo,
@@ -46,3 +45,5 @@ pub use session::{
 
 /// Fields that this version does not know, kept as they came.
 pub type Extra = serde_json::Map<String, serde_json::Value>;
+
+pub use crate::agent::{ModelRef, QuestionAnswer};

@@ -179,7 +179,7 @@ wire_struct! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         snapshot: Option<String>,
         /// What it cost.
-        #[serde(default, serialize_with = "super::number::write")]
+        #[serde(default, serialize_with = "crate::conversation::write_number")]
         cost: f64,
         /// What it used.
         #[serde(default)]

@@ -134,6 +134,3 @@ pub enum PermissionAction {
     /// Somebody is asked.
     Ask,
 }
-
-/// The answers to one question: the labels chosen, or words of one's own.
-pub type QuestionAnswer = Vec<String>;

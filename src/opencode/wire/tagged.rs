@@ -238,7 +238,7 @@ impl<'de, K: DeserializeSeed<'de>> de::Visitor<'de> for Key<K> {
 
 #[cfg(test)]
 mod tests {
-    use crate::wire::{EventPayload, Part, ServerEvent};
+    use crate::opencode::wire::{EventPayload, Part, ServerEvent};
 
     #[test]
     fn the_place_of_the_tag_does_not_matter() {

@@ -73,7 +73,7 @@ impl Stage {
     /// Whether the server says that nothing runs.
     pub(crate) async fn is_idle(&self) -> bool {
         let directory = self.manager.session_directory(&self.session).unwrap();
-        let status = self.manager.client().directory(&directory).session_status().await.unwrap();
+        let status = self.manager.client().unwrap().directory(&directory).session_status().await.unwrap();
         status.get(&self.session).is_idle()
     }
 
@@ -91,13 +91,14 @@ impl Stage {
         let place = listed.iter().position(|message| message["info"]["id"] == prompt).unwrap();
         let expected: Vec<Message> = listed[place + 1..]
             .iter()
-            .take(result.messages.len())
+            .take(result.messages.opencode().len())
             .map(|message| serde_json::from_value(message.clone()).unwrap())
             .collect();
         let ids = |messages: &[Message]| -> Vec<String> {
             messages.iter().map(|message| message.info.id().to_string()).collect()
         };
-        let found: Vec<Message> = result.messages.iter().map(|message| (**message).clone()).collect();
+        let found: Vec<Message> =
+            result.messages.opencode().iter().map(|message| (**message).clone()).collect();
         assert_eq!(ids(&found), ids(&expected), "{case}: messages in order, each once");
         for (found, expected) in found.iter().zip(&expected) {
             if found.info.as_assistant().is_some() {

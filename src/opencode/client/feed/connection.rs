@@ -8,13 +8,13 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{Feed, FeedLoss, GoneReason, Registry, ResyncReason, decode, peek::Peek, queue::Queue};
 use crate::{
-    client::{
+    backoff::Backoff,
+    ids::SessionId,
+    opencode::client::{
         ApiError,
-        backoff::Backoff,
         http::{Call, Http},
         sse::EventDecoder,
     },
-    ids::SessionId,
 };
 
 /// Where connections come from; tests have one without sockets.
@@ -77,7 +77,7 @@ async fn keep_connected<S: Source>(registry: &Registry, feed: &Feed, source: &S)
             asked = error.retry_after().unwrap_or_default().min(options.max_backoff);
         }
         feed.lost(&loss);
-        let pause = backoff.next_pause(fastrand::f64()).max(asked);
+        let pause = backoff.next_pause().max(asked);
         tracing::debug!(directory = ?feed.directory, reason = %loss, ?pause, "event stream lost");
         sleep(pause).await;
     }

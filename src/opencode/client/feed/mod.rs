@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     ids::SessionId,
-    wire::{DecodeError, EventPayload, ServerEvent},
+    opencode::wire::{DecodeError, EventPayload, ServerEvent},
 };
 
 mod connection;

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use crate::wire::delta;
+use crate::opencode::wire::delta;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Peek<'a> {

@@ -12,7 +12,7 @@ use std::{
 use tokio::sync::Notify;
 
 use super::{FeedLoss, FeedOptions, FeedSignal, GoneReason, ResyncReason, decode, lock};
-use crate::{client::stats::Counters, wire::ServerEvent};
+use crate::opencode::{client::stats::Counters, wire::ServerEvent};
 
 /// Once so many events wait, the reader is not asked to decode more: a connection that is read faster than its events can be
 /// decoded would overflow the queue.

@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::client::ApiErrorKind;
+use crate::opencode::client::ApiErrorKind;
 
 const CONNECTED: &str = "data: {\"type\":\"server.connected\",\"properties\":{}}\n\n";
 const HEARTBEAT: &str = "data: {\"type\":\"server.heartbeat\",\"properties\":{}}\n\n";
@@ -87,7 +87,7 @@ impl Setup {
         since
     }
 
-    fn statistics(&self) -> crate::client::ClientStatistics {
+    fn statistics(&self) -> crate::opencode::client::ClientStatistics {
         self.feeds.0.counters.snapshot()
     }
 }

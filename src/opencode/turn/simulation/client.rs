@@ -1,85 +1,247 @@
-//! Who drives the machine, in place of the manager.
+//! Who drives the machine, in place of the manager's driver.
 
-use super::*;
+use super::{wire::Fate, *};
+use crate::{conversation::ConvertOptions, opencode::mirror::SessionTree};
+
+/// How the client answers requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Policy {
+    /// Asks a human, who takes up to twenty minutes.
+    Human,
+    /// Answers at once.
+    Rule,
+    /// Ends the turn.
+    Fail,
+}
+
+impl Policy {
+    pub(super) fn random(rng: &mut fastrand::Rng) -> Self {
+        match rng.u8(..10) {
+            0 => Self::Fail,
+            1..4 => Self::Rule,
+            _ => Self::Human,
+        }
+    }
+}
+
+pub(super) struct Client {
+    /// Counts the clients: each is dropped before the next begins.
+    pub(super) number: u32,
+    pub(super) turn: Turn,
+    pub(super) tree: SessionTree,
+    pub(super) policy: Policy,
+    pub(super) began: Duration,
+    /// It does not run: it has died, or has yet to begin.
+    pub(super) is_away: bool,
+    /// It dies as soon as it has recorded this.
+    pub(super) dies_at: Option<Delivery>,
+    /// It has recorded what it dies at.
+    is_dying: bool,
+    pub(super) goal: Goal,
+    pub(super) ended: Option<Ended>,
+    /// What would be there after a crash of the client.
+    pub(super) recorded: Delivery,
+    pub(super) submissions: u32,
+    pub(super) reads: u64,
+    pub(super) wake_at: Option<Duration>,
+    /// When the messages were listed that it read last.
+    pub(super) listed_at: Duration,
+    /// How long the server had made no progress when it was told to abort.
+    pub(super) silence: Option<Duration>,
+}
+
+impl Client {
+    pub(super) fn new(goal: Goal, now: Duration) -> Self {
+        let recorded = match &goal {
+            Goal::Answer { from, .. } => *from,
+            Goal::Rest => Delivery::NotSent,
+        };
+        Self {
+            number: 0,
+            turn: Turn::new(goal.clone(), WaitOptions::default(), now),
+            tree: SessionTree::new(ROOT_ID.into(), ConvertOptions::default()),
+            policy: Policy::Human,
+            began: now,
+            is_away: false,
+            dies_at: None,
+            is_dying: false,
+            goal,
+            ended: None,
+            recorded,
+            submissions: 0,
+            reads: 0,
+            wake_at: None,
+            listed_at: now,
+            silence: None,
+        }
+    }
+}
 
 impl World {
-    fn facts(&self) -> Facts {
-        let mut facts = Facts { newest: true, ..Facts::default() };
-        let Some(prompt) = self.view.get(&PROMPT) else { return facts };
-        facts.exists = true;
-        let (mut n_prompts, mut n_background) = (0, 0);
-        let first = self.view.values().filter(|message| message.answers).map(|step| step.created).min();
-        let from = first.map_or(prompt.created, |first| first.min(prompt.created));
-        for message in self.view.values().filter(|message| message.created >= from && message.id != PROMPT) {
-            if message.user {
-                n_prompts += 1;
-            } else {
-                facts.steps += 1;
-                facts.incomplete += usize::from(!message.completed);
-                facts.tool_running |= message.tool == Some(true) && !message.completed;
-                n_background += usize::from(message.background);
-            }
+    /// Takes in all events that have arrived, then asks what to do.
+    pub(super) fn take_events(&mut self) {
+        for event in std::mem::take(&mut self.wire.inbox) {
+            self.take(Input::Event(&event));
         }
-        facts.newest = n_prompts == 0;
-        // Stored again behind what failed, it will run again.
-        let steps = self.view.values().filter(|message| !message.user);
-        let last_step = steps.max_by_key(|step| step.created);
-        let moved = last_step.is_some_and(|step| step.failed && step.created < prompt.created);
-        let last = self.view.values().max_by_key(|message| message.created);
-        let asked = facts.steps > 0 && last.is_some_and(|last| last.user && last.id != PROMPT);
-        facts.runs_again = n_background > n_prompts || moved || asked;
-        facts
+        self.advance();
     }
 
-    pub(super) fn input(&mut self, input: Input) {
-        let facts = self.facts();
-        self.tell(&input);
-        self.tell(&facts);
-        for action in self.turn.handle(self.now, input, facts) {
-            self.tell(&action);
-            match action {
-                Action::Submit => self.submit(),
-                Action::Read(read) => {
-                    let after = self.latency();
-                    let fails = self.fails;
-                    let happens =
-                        if self.chance(fails) { Happens::ReadFails } else { Happens::ReadStatus { read } };
-                    self.at(after, happens);
+    pub(super) fn input(&mut self, input: Input<'_>) {
+        self.take(input);
+        self.advance();
+    }
+
+    fn take(&mut self, input: Input<'_>) {
+        self.print(&input);
+        let observed = self.client.turn.handle(self.now, &mut self.client.tree, input);
+        self.wire.followed.extend(observed.new_sessions);
+    }
+
+    /// The client is gone, with everything but what it recorded. What it sent still arrives.
+    pub(super) fn die(&mut self) {
+        if !self.client.is_away {
+            self.client.number += 1;
+            self.client.is_away = true;
+            self.wire.stream_open = false;
+            self.wire.connection += 1;
+            self.wire.inbox.clear();
+            let longest = if self.chance(20) { 600_000 } else { 30_000 };
+            let after = self.between(0, longest);
+            self.at(after, Scheduled::ClientBegins);
+        }
+    }
+
+    /// A client begins with an empty mirror, where the one before left off.
+    pub(super) fn begin(&mut self) {
+        let goal = match &self.client.goal {
+            Goal::Answer { prompt, .. } => {
+                Goal::Answer { prompt: prompt.clone(), from: self.client.recorded }
+            }
+            Goal::Rest => Goal::Rest,
+        };
+        let Client { number, policy, submissions, reads, .. } = self.client;
+        self.client = Client { number, policy, submissions, reads, ..Client::new(goal, self.now) };
+        self.wire.followed = BTreeSet::from([ROOT_ID.into()]);
+        self.at(10 * MILLI, Scheduled::Reopen { client: number });
+        self.advance();
+    }
+
+    pub(super) fn advance(&mut self) {
+        if self.client.is_away {
+            return;
+        }
+        loop {
+            let actions = self.client.turn.advance(self.now, &mut self.client.tree).actions;
+            if actions.is_empty() {
+                break;
+            }
+            for action in actions {
+                self.print(&action);
+                self.perform(action);
+                if std::mem::take(&mut self.client.is_dying) {
+                    return self.die();
                 }
-                Action::Abort => {
-                    self.silence = Some(self.now.saturating_sub(self.last_progress));
-                    let after = self.latency();
-                    self.at(after, Happens::AbortArrives);
-                }
-                Action::Finish(ended) => self.ended = Some(ended),
             }
         }
-        if let Some(at) = self.turn.next_wakeup(self.now)
-            && self.wake_at.is_none_or(|scheduled| at < scheduled)
+        if let Some(at) = self.client.turn.next_wakeup()
+            && self.client.wake_at.is_none_or(|scheduled| at < scheduled)
         {
-            self.wake_at = Some(at);
-            self.at(at.saturating_sub(self.now) + Duration::from_nanos(1), Happens::Wake);
+            self.client.wake_at = Some(at);
+            let client = self.client.number;
+            self.at(at.saturating_sub(self.now) + Duration::from_nanos(1), Scheduled::Wake { client });
         }
     }
 
-    fn tell(&self, what: &impl std::fmt::Debug) {
-        if self.told {
-            eprintln!("{:>12?} {:?}: {what:?}", self.now, self.activity);
+    fn perform(&mut self, action: Action) {
+        let client = self.client.number;
+        match action {
+            Action::Record(delivery) => {
+                assert!(delivery > self.client.recorded, "seed {}: recorded back", self.seed);
+                self.client.recorded = delivery;
+                self.client.is_dying = self.client.dies_at == Some(delivery);
+            }
+            Action::Submit => self.submit(),
+            Action::Read(read) => {
+                self.client.reads += 1;
+                let after = self.latency();
+                if self.chance(self.wire.fails) || self.wire.failing_reads.contains(&self.client.reads) {
+                    self.at(after, Scheduled::ReadFails { client, id: read.id });
+                } else {
+                    let reading = Reading::default();
+                    let pending =
+                        PendingRead { client, id: read.id, left: read.scope, listed_at: self.now, reading };
+                    self.at(after, Scheduled::Read { pending });
+                }
+            }
+            Action::Ask(request) => {
+                let human = self.client.policy == Policy::Human;
+                let after = if human { self.between(0, 1_200_000) } else { self.latency() };
+                let request = request.id().clone();
+                self.at(after, Scheduled::Decided { client, request: request.clone() });
+                if human {
+                    self.take(Input::HumanAsked(request));
+                }
+            }
+            Action::Closed(_) => {}
+            Action::Abort => {
+                // What a client before this one saw is no progress to it.
+                let last_progress = self.server.last_progress.max(self.client.began);
+                self.client.silence = Some(self.now.saturating_sub(last_progress));
+                let after = self.latency();
+                self.at(after, Scheduled::AbortArrives { client });
+            }
+            Action::Finish(ended) => self.client.ended = Some(ended),
+        }
+    }
+
+    pub(super) fn decided(&mut self, request: RequestId) {
+        if self.client.policy == Policy::Fail {
+            return self.input(Input::Refused(request));
+        }
+        self.at(Duration::ZERO, Scheduled::Reply { request: request.clone() });
+        self.input(Input::Answered(request));
+    }
+
+    fn print(&self, what: &impl std::fmt::Debug) {
+        if self.printed {
+            eprintln!("{:>12?} {:?}: {what:?}", self.now, self.server.sessions[0].doing);
         }
     }
 
     fn submit(&mut self) {
-        self.submissions += 1;
-        let after = self.latency();
-        let fails = self.fails;
-        if !self.chance(fails) {
-            return self.at(after, Happens::SubmissionArrives { answer: None });
+        let recorded = self.client.recorded;
+        assert!(recorded >= Delivery::Unknown, "seed {}: sent before it was recorded", self.seed);
+        if let Goal::Answer { from: from @ (Delivery::Accepted | Delivery::Started), .. } = self.client.goal {
+            let is_kick = from == Delivery::Accepted && self.server.prompt().is_some();
+            assert!(is_kick, "seed {}: sent again from {from:?}", self.seed);
         }
-        match self.rng.u8(..3) {
-            0 => self.at(after, Happens::Answered(Delivery::NotSent)),
-            // Lost on the way there, or an error without effect: nobody can tell.
-            1 => self.at(after, Happens::Answered(Delivery::Unknown)),
-            _ => self.at(after, Happens::SubmissionArrives { answer: Some(Delivery::Unknown) }),
+        self.client.submissions += 1;
+        let client = self.client.number;
+        let after = self.latency();
+        let fate = self.wire.fates.pop_front().unwrap_or_else(|| {
+            if self.rng.u64(..100) >= self.wire.fails {
+                return Fate::Arrives;
+            }
+            match self.rng.u8(..3) {
+                0 => Fate::IsNotSent,
+                1 => Fate::IsLost,
+                _ => Fate::ArrivesUnanswered { after_ms: 0 },
+            }
+        });
+        match fate {
+            Fate::Arrives => {
+                self.at(after, Scheduled::SubmissionArrives { client, answer: Some(Delivery::Accepted) });
+            }
+            Fate::ArrivesUnanswered { after_ms: 0 } => {
+                self.at(after, Scheduled::SubmissionArrives { client, answer: Some(Delivery::Unknown) });
+            }
+            Fate::ArrivesUnanswered { after_ms } => {
+                let late = Duration::from_millis(after_ms);
+                self.at(late, Scheduled::SubmissionArrives { client, answer: None });
+                self.at(after, Scheduled::Answered { client, delivery: Delivery::Unknown });
+            }
+            Fate::IsLost => self.at(after, Scheduled::Answered { client, delivery: Delivery::Unknown }),
+            Fate::IsNotSent => self.at(after, Scheduled::Answered { client, delivery: Delivery::NotSent }),
         }
     }
 }

@@ -1,0 +1,232 @@
+//! One session of the manager: its conversation, its readers, its queue of prompts, and the turn that runs in it.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::{oneshot, watch};
+
+use super::{
+    queue::PromptQueue,
+    updates::{Reader, Update},
+};
+use crate::{
+    agent::{AbortReport, ConversationSink, OpenSession, Opened, SessionDescription, StopRequest},
+    conversation::{ConversationEvent, SessionConversationState},
+    directory::Directory,
+    ids::{ProjectId, SessionId, TaskId},
+    time::Timestamp,
+};
+
+/// What is known of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct ConversationSessionMeta {
+    /// The agent's name for the session.
+    pub session_id: SessionId,
+    /// The task it was made for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_id: Option<TaskId>,
+    /// The project of the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project_id: Option<ProjectId>,
+    /// The project's own directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project_directory: Option<PathBuf>,
+    /// The directory it works in.
+    pub directory: Directory,
+    /// Its title, as the agent last said.
+    pub title: String,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// When it last changed, as the agent last said.
+    pub updated_at: Timestamp,
+}
+
+impl From<SessionDescription> for ConversationSessionMeta {
+    fn from(described: SessionDescription) -> Self {
+        Self {
+            session_id: described.id,
+            task_id: None,
+            project_id: None,
+            project_directory: None,
+            directory: described.directory,
+            title: described.title,
+            created_at: described.created_at,
+            updated_at: described.updated_at,
+        }
+    }
+}
+
+/// A session that the manager looks after.
+pub(super) struct Session {
+    pub(super) id: SessionId,
+    pub(super) directory: Directory,
+    pub(super) queue: Arc<PromptQueue>,
+    pub(super) agent: Arc<dyn OpenSession>,
+    pub(super) conversation: Arc<Conversation>,
+    meta: Mutex<ConversationSessionMeta>,
+    turn: Mutex<Option<RunningTurn>>,
+}
+
+/// The turn that runs in a session now.
+struct RunningTurn {
+    stop: watch::Sender<Option<StopRequest>>,
+    /// The calls that wait for the turn to be aborted.
+    aborts: Vec<oneshot::Sender<AbortReport>>,
+}
+
+/// A session's conversation and its readers. They change together, under one lock.
+#[derive(Debug, Default)]
+pub(super) struct Conversation(Mutex<Live>);
+
+#[derive(Debug, Default)]
+struct Live {
+    state: SessionConversationState,
+    readers: Vec<(ReaderId, Reader)>,
+    next_reader: ReaderId,
+    title: Option<String>,
+    updated_at: Option<Timestamp>,
+}
+
+pub(super) type ReaderId = u64;
+
+impl Session {
+    pub(super) fn new(opened: Opened, conversation: Arc<Conversation>) -> Self {
+        let meta = ConversationSessionMeta::from(opened.description);
+        Self {
+            id: meta.session_id.clone(),
+            directory: meta.directory.clone(),
+            queue: Arc::default(),
+            agent: opened.session,
+            conversation,
+            meta: Mutex::new(meta),
+            turn: Mutex::default(),
+        }
+    }
+
+    /// What is known of it now.
+    pub(super) fn meta(&self) -> ConversationSessionMeta {
+        let mut meta = lock(&self.meta).clone();
+        let live = self.conversation.live();
+        if let Some(title) = &live.title {
+            meta.title.clone_from(title);
+        }
+        meta.updated_at = live.updated_at.map_or(meta.updated_at, |at| at.max(meta.updated_at));
+        meta
+    }
+
+    /// Changes what is known of it besides what the agent says.
+    pub(super) fn change_meta<T>(&self, change: impl FnOnce(&mut ConversationSessionMeta) -> T) -> T {
+        change(&mut lock(&self.meta))
+    }
+
+    /// Marks the beginning of a turn; returns how it is told to stop.
+    pub(super) fn begin_turn(&self) -> watch::Receiver<Option<StopRequest>> {
+        let (stop, stopped) = watch::channel(None);
+        *lock(&self.turn) = Some(RunningTurn { stop, aborts: Vec::new() });
+        stopped
+    }
+
+    /// Marks the end of a turn; returns the calls that wait for it to be aborted.
+    pub(super) fn end_turn(&self) -> Vec<oneshot::Sender<AbortReport>> {
+        lock(&self.turn).take().map(|turn| turn.aborts).unwrap_or_default()
+    }
+
+    /// Answers the calls that wait for the turn to be aborted.
+    pub(super) fn answer_aborts(&self, report: &AbortReport) {
+        let calls = lock(&self.turn).as_mut().map(|turn| std::mem::take(&mut turn.aborts));
+        for call in calls.into_iter().flatten() {
+            // The call may have been dropped.
+            drop(call.send(report.clone()));
+        }
+    }
+
+    /// Tells the turn that runs now to stop waiting.
+    pub(super) fn give_up_turn(&self) {
+        if let Some(turn) = &*lock(&self.turn) {
+            turn.stop.send_replace(Some(StopRequest::GiveUp));
+        }
+    }
+
+    /// Tells the turn that runs now to abort; nothing if none runs. The receiver gets what came of it.
+    ///
+    /// The turn aborts the session itself: an abort from here might hit the next turn.
+    pub(super) fn abort_turn(&self) -> Option<oneshot::Receiver<AbortReport>> {
+        let mut turn = lock(&self.turn);
+        let turn = turn.as_mut()?;
+        let (sender, receiver) = oneshot::channel();
+        turn.aborts.push(sender);
+        turn.stop.send_if_modified(|stop| stop.is_none().then(|| *stop = Some(StopRequest::Abort)).is_some());
+        Some(receiver)
+    }
+}
+
+impl Conversation {
+    /// The conversation as it is now; cheap.
+    pub(super) fn state(&self) -> SessionConversationState {
+        self.live().state.clone()
+    }
+
+    /// Adds a reader, which gets every update from now on; returns the state that they continue.
+    pub(super) fn add_reader(&self, reader: Reader) -> (ReaderId, SessionConversationState) {
+        let mut live = self.live();
+        let id = live.next_reader;
+        live.next_reader += 1;
+        live.readers.push((id, reader));
+        (id, live.state.clone())
+    }
+
+    /// Ends the updates of a reader, after the state that replaces what it missed.
+    pub(super) fn remove_reader(&self, id: ReaderId) {
+        let live = &mut *self.live();
+        if let Some(at) = live.readers.iter().position(|(reader, _)| *reader == id) {
+            let (_, mut reader) = live.readers.swap_remove(at);
+            reader.catch_up(&live.state);
+        }
+    }
+
+    /// Hands an update to all readers.
+    pub(super) fn tell(&self, update: &Update) {
+        let live = &mut *self.live();
+        for (_, reader) in &mut live.readers {
+            reader.send(update.clone(), &live.state);
+        }
+    }
+
+    fn live(&self) -> MutexGuard<'_, Live> {
+        lock(&self.0)
+    }
+}
+
+impl ConversationSink for Conversation {
+    fn emit(&self, events: Vec<ConversationEvent>) {
+        let live = &mut *self.live();
+        live.readers.retain(|(_, reader)| !reader.is_gone());
+        for event in events {
+            live.state.apply(&event);
+            if let Some(((_, last), others)) = live.readers.split_last_mut() {
+                for (_, reader) in others {
+                    reader.send(Update::Conversation(event.clone()), &live.state);
+                }
+                last.send(Update::Conversation(event), &live.state);
+            }
+        }
+    }
+
+    fn describe(&self, title: Option<&str>, updated_at: Option<Timestamp>) {
+        let mut live = self.live();
+        if let Some(title) = title {
+            live.title = Some(title.to_owned());
+        }
+        live.updated_at = live.updated_at.max(updated_at);
+    }
+}
+
+/// A panic elsewhere leaves these sections consistent, so a poisoned lock is as good as any.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,212 @@
+//! `OpenCode` as an agent of the manager.
+
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
+
+use serde_json::{Map, json};
+use tokio::time::sleep;
+
+use super::{
+    client::{ApiError, ApiErrorKind, DirectoryClient, OpenCodeClient, SessionFilter},
+    mint::Mint,
+    model::DefaultModels,
+    session::OpenCodeSession,
+    wire::{CreateSession, SessionInfo},
+};
+use crate::{
+    agent::{
+        Agent, AgentError, AgentErrorKind, BoxFuture, Capabilities, ConversationSink, Delivery, NewSession,
+        Opened, SessionDescription,
+    },
+    backoff::Backoff,
+    conversation::ConvertOptions,
+    directory::Directory,
+    error::InvalidInput,
+    ids::SessionId,
+};
+
+/// How often the making of a session is tried.
+const CREATE_ATTEMPTS: u32 = 4;
+/// The first pause before it is tried again, and the longest.
+const CREATE_PAUSE: Duration = Duration::from_millis(250);
+const MAX_CREATE_PAUSE: Duration = Duration::from_secs(2);
+/// A session whose making was not confirmed is looked for among this many, the server's newest.
+const MAX_CREATED: u32 = 1000;
+/// Where a session's metadata says which call made it.
+const TAG: &str = "conductor";
+/// The name under which a new session's settings hold its permission rules.
+pub(super) const PERMISSION_RULES: &str = "permission";
+
+/// `OpenCode`, spoken to through a client.
+#[derive(Debug)]
+pub struct OpenCode {
+    shared: Arc<Shared>,
+}
+
+/// What the sessions of one server share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) client: OpenCodeClient,
+    pub(super) mint: Mint,
+    pub(super) models: DefaultModels,
+}
+
+impl OpenCode {
+    /// The server that `client` talks to.
+    pub fn new(client: OpenCodeClient) -> Self {
+        let shared = Shared { client, mint: Mint::default(), models: DefaultModels::default() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The client underneath.
+    pub fn client(&self) -> &OpenCodeClient {
+        &self.shared.client
+    }
+
+    async fn create_session(&self, request: &NewSession) -> Result<SessionInfo, ApiError> {
+        let api = self.shared.client.directory(&request.directory);
+        let nonce = self.shared.mint.part().to_string();
+        let tag = json!({ "task": request.task, "project": request.project, "nonce": nonce });
+        let rules = request.settings.get(PERMISSION_RULES).cloned();
+        let create = CreateSession {
+            title: Some(request.title.clone()),
+            metadata: Map::from_iter([(TAG.to_owned(), tag)]),
+            permission: rules.and_then(|rules| serde_json::from_value(rules).ok()).unwrap_or_default(),
+            ..CreateSession::default()
+        };
+        let mut attempt = 0;
+        let mut backoff = Backoff::new(CREATE_PAUSE, MAX_CREATE_PAUSE);
+        // There may be a session whose id is not known here: it is looked for before another is made.
+        let mut is_unclear = false;
+        loop {
+            attempt += 1;
+            let found = if is_unclear { find_tagged(&api, &nonce).await } else { Ok(None) };
+            let made = match found {
+                Ok(Some(info)) => Ok(info),
+                Ok(None) => api.create_session(&create).await,
+                Err(error) => Err(error),
+            };
+            let error = match made {
+                Ok(info) => return Ok(info),
+                Err(error) => error,
+            };
+            is_unclear |= error.delivery() == Delivery::Unknown;
+            if attempt == CREATE_ATTEMPTS || !(error.is_retryable() || is_unclear) {
+                return Err(error);
+            }
+            sleep(backoff.next_pause()).await;
+        }
+    }
+}
+
+impl Agent for OpenCode {
+    fn name(&self) -> &'static str {
+        "opencode"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::all()
+    }
+
+    fn check_session_id(&self, session: &SessionId) -> Result<(), InvalidInput> {
+        let id = session.as_str();
+        let is_plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        if id.starts_with("ses") && is_plain {
+            return Ok(());
+        }
+        Err(InvalidInput::new("session id", "must start with `ses` and hold only letters, digits and `_`"))
+    }
+
+    fn create<'a>(
+        &'a self,
+        request: &'a NewSession,
+        sink: Arc<dyn ConversationSink>,
+    ) -> BoxFuture<'a, Result<Opened, AgentError>> {
+        Box::pin(async move {
+            let info = self.create_session(request).await?;
+            self.shared.mint.server_said(info.time.created);
+            let directory = request.directory.clone();
+            let description = describe(&info, directory.clone());
+            let session =
+                OpenCodeSession::made(Arc::clone(&self.shared), info.id, directory, request.convert, sink);
+            Ok(Opened::new(description, Arc::new(session)))
+        })
+    }
+
+    fn open<'a>(
+        &'a self,
+        session: &'a SessionId,
+        directory: Option<&'a Directory>,
+        convert: ConvertOptions,
+        sink: Arc<dyn ConversationSink>,
+    ) -> BoxFuture<'a, Result<Opened, AgentError>> {
+        Box::pin(async move {
+            // Old servers find a session only from a directory of its project. Where it works is for the server to say: status
+            // and events of any other directory are those of strangers.
+            let client = &self.shared.client;
+            let api =
+                directory.map_or_else(|| client.default_directory(), |directory| client.directory(directory));
+            let info = api.session(session).await?;
+            let directory = Directory::new(&info.directory)
+                .map_err(|error| AgentError::new(AgentErrorKind::Failed, Delivery::NotSent, error))?;
+            let description = describe(&info, directory.clone());
+            let session = OpenCodeSession::found(Arc::clone(&self.shared), info.id, directory, convert, sink);
+            Ok(Opened::new(description, Arc::new(session)))
+        })
+    }
+
+    fn delete<'a>(
+        &'a self,
+        session: &'a SessionId,
+        directory: Option<&'a Directory>,
+    ) -> BoxFuture<'a, Result<(), AgentError>> {
+        Box::pin(async move {
+            let client = &self.shared.client;
+            let api =
+                directory.map_or_else(|| client.default_directory(), |directory| client.directory(directory));
+            match api.delete_session(session).await {
+                Err(error) if !error.is_not_found() => Err(error.into()),
+                Ok(()) | Err(_) => Ok(()),
+            }
+        })
+    }
+
+    fn shutdown(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.shared.client.shutdown())
+    }
+}
+
+impl From<ApiError> for AgentError {
+    fn from(error: ApiError) -> Self {
+        let kind = match error.kind() {
+            _ if error.is_unauthorized() => AgentErrorKind::Unauthorized,
+            _ if error.is_not_found() => AgentErrorKind::NotFound,
+            ApiErrorKind::Connect(_) => AgentErrorKind::Unreachable,
+            _ if error.is_retryable() => AgentErrorKind::Unavailable,
+            _ => AgentErrorKind::Failed,
+        };
+        Self::new(kind, error.delivery(), error)
+    }
+}
+
+fn describe(info: &SessionInfo, directory: Directory) -> SessionDescription {
+    let created_at = info.time.created.into();
+    let mut description =
+        SessionDescription::new(info.id.clone(), directory, info.title.as_str(), created_at);
+    description.updated_at = info.time.updated.into();
+    description
+}
+
+async fn find_tagged(api: &DirectoryClient, nonce: &str) -> Result<Option<SessionInfo>, ApiError> {
+    // The newest come first.
+    let filter =
+        SessionFilter { limit: NonZeroU32::new(MAX_CREATED), roots: true, ..SessionFilter::default() };
+    let sessions = api.sessions(&filter).await?.items;
+    let is_tagged = |session: &SessionInfo| {
+        session
+            .metadata
+            .as_ref()
+            .and_then(|metadata| metadata.get(TAG)?.get("nonce"))
+            .is_some_and(|tag| tag == nonce)
+    };
+    Ok(sessions.into_iter().find(is_tagged))
+}

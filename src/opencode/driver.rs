@@ -1,0 +1,498 @@
+//! Performs what a turn asks for. The only reader of the clock.
+
+use std::{collections::HashSet, future::pending, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tracing::{debug, trace, warn};
+
+use super::{
+    client::{ApiError, DirectoryClient, FeedSignal, GoneReason, Subscription},
+    mirror::Observed,
+    reading::{Back, Reader},
+    replies::{Verdict, ask, reply},
+    session::{OpenCodeSession, stopped},
+    turn::machine::{Action, Ended as TurnEnded, Goal, Input, Read, ReadId, Reading, Request, Turn},
+    wire::{EventPayload, Message, MessageInfo, ServerEvent, SessionStatus},
+};
+use crate::{
+    agent::{
+        AbortReport, AgentError, AgentErrorKind, AgentStatus, Asked, Delivery, Ended, Notice, Phase, Stop,
+        StopRequest, TurnHost, WaitOptions,
+    },
+    ids::{MessageId, RequestId, SessionId},
+};
+
+/// How long an abort may take, confirmation included. The server needs 0.1 to 0.4 s.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pause before the server is asked again whether everything has stopped.
+const ABORT_PAUSE: Duration = Duration::from_millis(200);
+/// This many events are taken in at once before the conversation's readers hear of them.
+const BATCH: usize = 256;
+
+/// How a driven turn ended, and what only the driver knows of it.
+pub(super) struct Driven {
+    /// What the turn concluded, else what ended it from outside.
+    pub(super) ended: Result<TurnEnded, Ended>,
+    pub(super) delivery: Delivery,
+    /// The server cannot have died meanwhile.
+    pub(super) is_unbroken: bool,
+    pub(super) abort: Option<AbortReport>,
+    /// Why the last submission failed, or the session could not be read.
+    pub(super) cause: Option<AgentError>,
+}
+
+/// A prompt to be sent.
+pub(super) struct Prompt {
+    pub(super) message_id: MessageId,
+    pub(super) body: Bytes,
+    /// The phase that was recorded last.
+    pub(super) from: Phase,
+}
+
+/// The events of a session, and whether they arrive.
+pub(super) struct Events {
+    subscription: Subscription,
+    stream: Stream,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stream {
+    Opening,
+    Open,
+    Lost,
+}
+
+impl Events {
+    /// The events of `session` from when the stream is open.
+    pub(super) fn subscribe(session: &OpenCodeSession) -> Self {
+        Self { subscription: session.api().subscribe(&session.id), stream: Stream::Opening }
+    }
+}
+
+/// One turn of one session.
+pub(super) struct Driver<'a> {
+    api: DirectoryClient,
+    session: &'a OpenCodeSession,
+    host: &'a dyn TurnHost,
+    prompt: Option<Prompt>,
+    events: &'a mut Events,
+    turn: Turn,
+    began: Instant,
+    work: FuturesUnordered<BoxFuture<'a, Done>>,
+    /// The phase to record before the next submission.
+    unrecorded: Option<Phase>,
+    abort: Option<AbortReport>,
+    cause: Option<AgentError>,
+}
+
+/// What came of an action.
+enum Done {
+    Recorded,
+    NotRecorded,
+    Submitted(Result<(), ApiError>),
+    Read(ReadId, Result<Reading, ApiError>),
+    Aborted(AbortReport),
+    Answered(RequestId, Verdict),
+}
+
+impl<'a> Driver<'a> {
+    /// A turn that submits `prompt`, or, without one, waits for the session to come to rest.
+    pub(super) fn new(
+        session: &'a OpenCodeSession,
+        host: &'a dyn TurnHost,
+        limits: WaitOptions,
+        prompt: Option<Prompt>,
+        events: &'a mut Events,
+    ) -> Self {
+        let goal = prompt.as_ref().map_or(Goal::Rest, |prompt| Goal::Answer {
+            prompt: prompt.message_id.clone(),
+            from: prompt.from.delivery(),
+        });
+        Self {
+            api: session.api(),
+            session,
+            host,
+            prompt,
+            events,
+            turn: Turn::new(goal, limits, Duration::ZERO),
+            began: Instant::now(),
+            work: FuturesUnordered::new(),
+            unrecorded: None,
+            abort: None,
+            cause: None,
+        }
+    }
+
+    /// Drives the turn to its end.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the server's run alone.
+    pub(super) async fn run(mut self) -> Driven {
+        // The stream tells of new descendants, not of those that there are.
+        for child in self.session.live().tree.children() {
+            self.events.subscription.follow(child);
+        }
+        match self.events.stream {
+            Stream::Opening => {}
+            Stream::Open => self.take(Input::StreamOpened),
+            Stream::Lost => self.take(Input::StreamLost),
+        }
+        let mut stop = Some(self.host.stop_requested());
+        let mut ended = self.advance();
+        let ended = loop {
+            if let Some(ended) = ended.take() {
+                break Ok(ended);
+            }
+            let wake = self.began + self.turn.next_wakeup().unwrap_or(Duration::from_secs(3600));
+            let taken = tokio::select! {
+                signal = self.events.subscription.next() => self.signals(signal),
+                Some(done) = self.work.next(), if !self.work.is_empty() => self.done(done),
+                request = stop_request(&mut stop) => {
+                    stop = None;
+                    match request {
+                        StopRequest::Abort => {
+                            self.take(Input::Stop);
+                            Ok(())
+                        }
+                        other => Err(Ended::Stopped(stopped(other))),
+                    }
+                }
+                () = sleep_until(wake) => Ok(()),
+            };
+            match taken {
+                Ok(()) => ended = self.advance(),
+                Err(end) => break Err(end),
+            }
+        };
+        if let Ok(ended) = &ended {
+            debug!(session = %self.session.id, ended = ended.name(), kicks = self.turn.kicks(), "turn over");
+        }
+        Driven {
+            ended,
+            delivery: self.turn.delivery(),
+            is_unbroken: self.turn.is_unbroken(),
+            abort: self.abort,
+            cause: self.cause,
+        }
+    }
+
+    /// Tells the turn what happened, and emits what that means.
+    fn take(&mut self, input: Input<'_>) {
+        let now = self.began.elapsed();
+        let observed = self.session.observe(|tree| self.turn.handle(now, tree, input));
+        self.observed(&observed);
+    }
+
+    /// Follows sessions that were found, and reports messages that changed.
+    fn observed(&self, observed: &Observed) {
+        for child in &observed.new_sessions {
+            self.events.subscription.follow(child);
+        }
+        self.report(observed);
+    }
+
+    /// Performs what the turn asks for.
+    fn advance(&mut self) -> Option<TurnEnded> {
+        let mut ended = None;
+        loop {
+            let now = self.began.elapsed();
+            let mut actions = Vec::new();
+            let observed = self.session.observe(|tree| {
+                let step = self.turn.advance(now, tree);
+                actions = step.actions;
+                step.observed
+            });
+            self.observed(&observed);
+            if actions.is_empty() {
+                return ended;
+            }
+            for action in actions {
+                trace!(session = %self.session.id, ?action, "turn");
+                ended = ended.or(self.perform(action));
+            }
+        }
+    }
+
+    fn perform(&mut self, action: Action) -> Option<TurnEnded> {
+        match action {
+            Action::Record(delivery) => self.record(delivery),
+            Action::Submit => self.submit(),
+            Action::Read(Read { id, scope }) => {
+                self.host.notice(Notice::Polled);
+                let read = self.reader().read(scope);
+                self.work.push(read.map(move |reading| Done::Read(id, reading)).boxed());
+            }
+            Action::Ask(request) => self.ask(request),
+            Action::Closed(request) => self.host.notice(Notice::RequestClosed(request)),
+            Action::Abort => {
+                let sessions = self.session.live().tree.sessions().cloned().collect();
+                let (api, root) = (self.api.clone(), self.session.id.clone());
+                self.work.push(async move { Done::Aborted(abort_tree(&api, root, sessions).await) }.boxed());
+            }
+            Action::Finish(ended) => return Some(ended),
+        }
+        None
+    }
+
+    /// Records how far the prompt got: before its submission, and once the model was called. That the server has it changes nothing
+    /// about what another process would do, and is not worth a write.
+    fn record(&mut self, delivery: Delivery) {
+        match delivery {
+            Delivery::Unknown => self.unrecorded = Some(Phase::Submitted),
+            Delivery::Started => {
+                let host = self.host;
+                let record = async move {
+                    // The model runs whatever the record says.
+                    drop(host.record(Phase::Started).await);
+                    Done::Recorded
+                };
+                self.work.push(record.boxed());
+            }
+            Delivery::NotSent | Delivery::Rejected | Delivery::Accepted => {}
+        }
+    }
+
+    fn submit(&mut self) {
+        let Some(prompt) = &self.prompt else { return };
+        let (message_id, body) = (prompt.message_id.clone(), prompt.body.clone());
+        let (api, session, host) = (self.api.clone(), self.session.id.clone(), self.host);
+        let (phase, kick) = (self.unrecorded.take(), self.turn.kicks() > 0);
+        let submit = async move {
+            if let Some(phase) = phase
+                && host.record(phase).await.is_err()
+            {
+                return Done::NotRecorded;
+            }
+            host.notice(Notice::submitted(message_id, kick));
+            Done::Submitted(api.submit(&session, body).await)
+        };
+        self.work.push(submit.boxed());
+    }
+
+    fn reader(&self) -> Reader {
+        let live = self.session.live();
+        let root = self.session.id.clone();
+        let (back, expected) = match &self.prompt {
+            Some(prompt) => {
+                let after = live.tree.turn_logs(&root, &prompt.message_id).count();
+                (Back::To(prompt.message_id.clone()), after + 1)
+            }
+            None => (Back::ToPrompt, 1),
+        };
+        let known_children = live.tree.children().cloned().collect();
+        Reader { api: self.api.clone(), root, back, expected, known_children }
+    }
+
+    fn done(&mut self, done: Done) -> Result<(), Ended> {
+        let input = match done {
+            Done::Recorded => return Ok(()),
+            Done::NotRecorded => return Err(Ended::NotRecorded),
+            Done::Submitted(Ok(())) => Input::Submitted(Delivery::Accepted),
+            Done::Submitted(Err(error)) if error.is_unauthorized() => {
+                self.cause = Some(error.into());
+                return Err(Ended::Unauthorized);
+            }
+            Done::Submitted(Err(error)) => {
+                warn!(session = %self.session.id, %error, "submission failed");
+                let is_gone = error.is_not_found();
+                let input = if is_gone { Input::SessionGone } else { Input::Submitted(error.delivery()) };
+                self.cause = Some(error.into());
+                input
+            }
+            Done::Read(id, Ok(reading)) => Input::ReadDone(id, reading),
+            Done::Read(id, Err(error)) => {
+                debug!(session = %self.session.id, %error, "read failed");
+                let input = if error.is_not_found() { Input::SessionGone } else { Input::ReadFailed(id) };
+                self.cause = Some(error.into());
+                input
+            }
+            Done::Aborted(report) => {
+                let confirmed = report.confirmed;
+                self.host.notice(Notice::Aborted(report.clone()));
+                self.abort = Some(report);
+                Input::AbortDone { confirmed }
+            }
+            Done::Answered(request, Verdict::GoOn) => Input::Answered(request),
+            Done::Answered(request, Verdict::FailTurn) => Input::Refused(request),
+        };
+        self.take(input);
+        Ok(())
+    }
+
+    /// Takes in a signal of the feed, and those that wait behind it.
+    fn signals(&mut self, first: FeedSignal) -> Result<(), Ended> {
+        let mut events = Vec::new();
+        let mut next = Some(first);
+        let mut n_signals = 0;
+        while let Some(signal) = next.take() {
+            n_signals += 1;
+            match signal {
+                FeedSignal::Event(event) => events.push(event),
+                signal => {
+                    self.take_events(&mut events);
+                    self.stream_signal(signal)?;
+                }
+            }
+            if n_signals < BATCH {
+                next = self.events.subscription.next().now_or_never();
+            }
+        }
+        self.take_events(&mut events);
+        Ok(())
+    }
+
+    /// Tells the turn of many events at once, so that the conversation's readers hear of them at once.
+    fn take_events(&mut self, events: &mut Vec<Arc<ServerEvent>>) {
+        if events.is_empty() {
+            return;
+        }
+        let now = self.began.elapsed();
+        let observed = self.session.observe(|tree| {
+            let mut observed = Observed::default();
+            for event in &*events {
+                observed.append(self.turn.handle(now, tree, Input::Event(event)));
+            }
+            observed
+        });
+        for event in events.drain(..) {
+            self.tell(&event);
+        }
+        self.observed(&observed);
+    }
+
+    /// Tells the manager what an event says about the root session.
+    fn tell(&self, event: &ServerEvent) {
+        match &event.payload {
+            EventPayload::SessionStatus { session_id, status } if *session_id == self.session.id => {
+                self.host.notice(Notice::Status(AgentStatus::from(status)));
+            }
+            EventPayload::SessionUpdated(info) if info.id == self.session.id => {
+                self.host.describe(Some(&info.title), Some(info.time.updated.into()));
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes in that the stream opened, was lost, has a gap, or is gone for good.
+    fn stream_signal(&mut self, signal: FeedSignal) -> Result<(), Ended> {
+        let was_lost = self.events.stream == Stream::Lost;
+        let input = match signal {
+            FeedSignal::Event(_) => return Ok(()),
+            FeedSignal::Gone { reason: GoneReason::ShutDown } => return Err(Ended::Stopped(Stop::GivenUp)),
+            FeedSignal::Gone { reason: GoneReason::Unauthorized(error) } => {
+                let kind = AgentErrorKind::Unauthorized;
+                self.cause = Some(AgentError::new(kind, error.delivery(), error));
+                return Err(Ended::Unauthorized);
+            }
+            FeedSignal::Lost { reason } => {
+                debug!(session = %self.session.id, %reason, "stream lost");
+                self.events.stream = Stream::Lost;
+                self.host.notice(Notice::StreamLost);
+                self.take(Input::StreamLost);
+                return Ok(());
+            }
+            FeedSignal::Connected => Input::StreamOpened,
+            FeedSignal::Resync { reason } => {
+                debug!(session = %self.session.id, %reason, "stream has a gap");
+                Input::StreamGap
+            }
+        };
+        self.events.stream = Stream::Open;
+        if was_lost {
+            self.host.notice(Notice::StreamRestored);
+        }
+        self.take(input);
+        Ok(())
+    }
+
+    /// Lets the policy decide about a request, and tells the server.
+    fn ask(&mut self, request: Request) {
+        let (id, session) = (request.id().clone(), request.session().clone());
+        let path = self.session.live().tree.path(&session);
+        let Asked { is_human, decision, .. } = self.host.ask(ask(request, self.session.id.clone(), path));
+        if is_human {
+            self.take(Input::HumanAsked(id.clone()));
+        }
+        let api = self.api.clone();
+        let answer = async move {
+            let verdict = reply(&api, &session, &id, decision.await).await;
+            Done::Answered(id, verdict)
+        };
+        self.work.push(answer.boxed());
+    }
+
+    /// Reports the turn's messages that changed.
+    fn report(&self, observed: &Observed) {
+        if !self.host.wants_messages() {
+            return;
+        }
+        let Some(prompt) = &self.prompt else { return };
+        let root = &self.session.id;
+        let mut seen = HashSet::new();
+        let changed = observed.changed.iter().filter(|(session, id)| session == root && seen.insert(id));
+        let messages: Vec<Arc<Message>> = {
+            let live = self.session.live();
+            let turn = live.tree.turn_logs(root, &prompt.message_id);
+            let turn = turn.filter_map(|log| log.info.as_ref()).map(MessageInfo::id);
+            let turn: HashSet<&MessageId> = turn.chain([&prompt.message_id]).collect();
+            let of_turn = changed.filter(|(_, id)| turn.contains(id));
+            of_turn.filter_map(|(_, id)| live.tree.message(root, id).cloned()).collect()
+        };
+        for message in messages {
+            self.host.message(&message);
+        }
+    }
+}
+
+/// Waits for the first request to stop; for ever after that.
+async fn stop_request(stop: &mut Option<BoxFuture<'_, StopRequest>>) -> StopRequest {
+    match stop {
+        Some(request) => request.await,
+        None => pending().await,
+    }
+}
+
+/// Aborts a session and its descendants and looks whether they have stopped.
+pub(super) async fn abort_tree(
+    api: &DirectoryClient,
+    root: SessionId,
+    sessions: Vec<SessionId>,
+) -> AbortReport {
+    let stop = async {
+        // The server aborts the descendants that it waits for itself, and not those in the background.
+        let mut aborted = api.abort(&root).await.is_ok();
+        loop {
+            let Ok(status) = api.session_status().await else { break false };
+            let busy: Vec<&SessionId> = sessions.iter().filter(|id| !status.get(id).is_idle()).collect();
+            if busy.is_empty() {
+                break aborted;
+            }
+            for session in busy {
+                aborted |= api.abort(session).await.is_ok();
+            }
+            sleep(ABORT_PAUSE).await;
+        }
+    };
+    let confirmed = timeout(ABORT_TIMEOUT, stop).await.unwrap_or(false);
+    if !confirmed {
+        warn!(session = %root, "the abort could not be confirmed");
+    }
+    AbortReport::new(confirmed, sessions)
+}
+
+impl From<&SessionStatus> for AgentStatus {
+    fn from(status: &SessionStatus) -> Self {
+        match status {
+            SessionStatus::Idle => Self::Idle,
+            SessionStatus::Busy => Self::Busy,
+            SessionStatus::Retry { attempt, message, next } => {
+                Self::retrying(*attempt, message.as_str(), (*next).into())
+            }
+            SessionStatus::Unknown(raw) => {
+                Self::other(raw.get("type").and_then(serde_json::Value::as_str).unwrap_or_default())
+            }
+        }
+    }
+}

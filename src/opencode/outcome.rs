@@ -1,0 +1,196 @@
+//! What a turn's messages say about its end.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{
+    mirror::SessionTree,
+    wire::{AssistantMessage, Message, MessageError, MessageInfo, Part, PartBody, PartTime, ToolStatus},
+};
+use crate::{
+    agent::{Completion, Failure},
+    conversation::Usage,
+    ids::{MessageId, SessionId},
+};
+
+/// Reads the end of a session at rest off its last messages. `is_unbroken`: the server cannot have died meanwhile.
+pub(super) fn completion_of_rest(messages: &[Arc<Message>], is_unbroken: bool) -> Completion {
+    let Some((last, parts)) = steps(messages).next_back() else { return Completion::Aborted };
+    let calls = parts.iter().any(|part| matches!(part.body, PartBody::Tool(_)));
+    let answered = !calls && last.finish.as_deref().is_some_and(|finish| finish != "unknown");
+    // A summary that was in the way of the answer; one that came after it is no loss.
+    let summary = messages.iter().filter_map(|message| message.info.as_assistant()).next_back();
+    if let Some(error) =
+        summary.filter(|last| last.summary == Some(true)).and_then(|last| last.error.as_ref())
+        && last.error.is_none()
+        && !answered
+    {
+        return if error.is_aborted() { Completion::Aborted } else { Completion::Failed(error.into()) };
+    }
+    match (&last.error, last.finish.as_deref()) {
+        (Some(error), _) if error.is_aborted() => Completion::Aborted,
+        // Some rejections, as of the request to go on in a loop, fail the turn even if the model was told why.
+        (Some(error), _) if error.message().contains("rejected permission") => Completion::Rejected,
+        (Some(error), _) => Completion::Failed(error.into()),
+        // An abort while the server waited for the provider leaves neither a reason nor an error.
+        (None, None) => Completion::Aborted,
+        // Whatever the reason given, the server goes on after calls. With more steps to come, nothing brings a session to
+        // rest but a rejection, an abort between two steps, or the death of the server.
+        (None, Some(finish)) if calls || matches!(finish, "tool-calls" | "unknown") => {
+            if parts.iter().any(is_rejected) {
+                Completion::Rejected
+            } else if is_unbroken {
+                Completion::Aborted
+            } else {
+                Completion::Interrupted
+            }
+        }
+        (None, Some(_)) => Completion::Settled,
+    }
+}
+
+impl From<&MessageError> for Failure {
+    fn from(error: &MessageError) -> Self {
+        let mut failure = Self::new(error.name.as_str(), error.message());
+        failure.is_retryable =
+            error.data.get("isRetryable").and_then(serde_json::Value::as_bool).unwrap_or(false);
+        failure.data = error.data.clone();
+        failure
+    }
+}
+
+/// Whether a tool was not allowed to run, or its question not answered, which ends a turn. With feedback for the model it does
+/// not.
+fn is_rejected(part: &Part) -> bool {
+    let PartBody::Tool(tool) = &part.body else { return false };
+    let error = tool.state.error.as_deref().unwrap_or_default();
+    tool.state.status == ToolStatus::Error
+        && (error.contains("dismissed this question")
+            || error.contains("rejected permission") && !error.contains("feedback"))
+}
+
+/// The model's steps, without summaries.
+fn steps(messages: &[Arc<Message>]) -> impl DoubleEndedIterator<Item = (&AssistantMessage, &[Part])> {
+    let step =
+        |message: &'_ Message| message.info.as_assistant().is_some_and(|step| step.summary != Some(true));
+    let steps = messages.iter().filter(move |message| step(message));
+    steps.filter_map(|message| Some((message.info.as_assistant()?, message.parts.as_slice())))
+}
+
+/// The text of the final answer.
+pub(super) fn answer(messages: &[Arc<Message>]) -> Option<String> {
+    let continues =
+        |id: &MessageId| messages.iter().any(|message| message.info.id() == id && is_continuation(message));
+    let spoken: Vec<(bool, String)> = steps(messages)
+        .filter(|(step, _)| step.finish.as_deref() != Some("tool-calls"))
+        .filter_map(|(step, parts)| {
+            let text = text_of(step, parts);
+            (!text.trim().is_empty()).then(|| (step.parent_id.as_ref().is_some_and(continues), text))
+        })
+        .collect();
+    let own = spoken.iter().rev().find(|(continuation, _)| !continuation);
+    own.or(spoken.last()).map(|(_, text)| text.clone())
+}
+
+/// The prompts among a turn's messages that neither the caller nor the server made: `text` is the caller's, which the server copies
+/// under another id when it has summarised the history.
+pub(super) fn other_prompts(messages: &[Arc<Message>], text: &str) -> Vec<MessageId> {
+    let is_other = |message: &&Arc<Message>| {
+        let mut texts = Vec::new();
+        for part in &message.parts {
+            match &part.body {
+                PartBody::Text(part) if part.synthetic != Some(true) => texts.push(part.text.as_str()),
+                PartBody::Compaction(_) => return false,
+                _ => {}
+            }
+        }
+        matches!(message.info, MessageInfo::User(_)) && !texts.is_empty() && texts.join("\n") != text
+    };
+    messages.iter().filter(is_other).map(|message| message.info.id().clone()).collect()
+}
+
+/// Whether the server asks here, after a summary, for the model to continue.
+fn is_continuation(message: &Message) -> bool {
+    matches!(message.info, MessageInfo::User(_))
+        && message.parts.iter().all(|part| match &part.body {
+            PartBody::Text(text) => text.synthetic == Some(true),
+            _ => false,
+        })
+        && !message.parts.is_empty()
+}
+
+/// What a step says. Attempts that failed leave unfinished texts behind in a step that is complete; old servers store them.
+fn text_of(step: &AssistantMessage, parts: &[Part]) -> String {
+    let is_complete = step.time.completed.is_some();
+    let is_left_behind = |time: &PartTime| is_complete && time.end.is_none();
+    let texts = parts.iter().filter_map(|part| match &part.body {
+        PartBody::Text(text) if text.synthetic == Some(true) || text.ignored == Some(true) => None,
+        PartBody::Text(text) if text.time.as_ref().is_some_and(is_left_behind) => None,
+        PartBody::Text(text) => Some(text.text.as_str()),
+        _ => None,
+    });
+    texts.filter(|text| !text.trim().is_empty()).collect::<Vec<_>>().join("\n\n")
+}
+
+/// What a turn used: everything after the prompt, and what its descendants did since.
+pub(super) fn usage_of(tree: &SessionTree, prompt: &MessageId) -> BTreeMap<SessionId, Usage> {
+    let root = tree.root();
+    let since = tree.message(root, prompt).map(|message| message.info.time().created);
+    let mut by_session = BTreeMap::new();
+    let mut add = |session: &SessionId, message: &Message| {
+        if let Some(step) = message.info.as_assistant() {
+            let usage: &mut Usage = by_session.entry(session.clone()).or_default();
+            *usage += Usage { tokens: (&step.tokens).into(), cost: step.cost };
+        }
+    };
+    for message in tree.turn(root, prompt) {
+        add(root, message);
+    }
+    for child in tree.children() {
+        for message in tree.messages(child).filter(|message| Some(message.info.time().created) >= since) {
+            add(child, message);
+        }
+    }
+    by_session
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_session_at_rest_is_read_off_its_last_step() {
+        use Completion::*;
+        let rejected = "The user rejected permission to use this specific tool call.";
+        let corrected =
+            "The user rejected permission to use this specific tool call with the following feedback: no";
+        let cases = [
+            // A step that called tools is no end, whatever reason it gives.
+            ("tool-calls", "completed", "", true, Aborted),
+            ("tool-calls", "completed", "", false, Interrupted),
+            ("stop", "completed", "", true, Aborted),
+            ("stop", "completed", "", false, Interrupted),
+            ("tool-calls", "error", rejected, true, Rejected),
+            ("tool-calls", "error", rejected, false, Rejected),
+            ("stop", "error", rejected, true, Rejected),
+            ("tool-calls", "error", "The user dismissed this question", true, Rejected),
+            // A tool that fails by itself, or is told what to do instead, ends nothing.
+            ("tool-calls", "error", corrected, false, Interrupted),
+            ("tool-calls", "error", "File not found: /x", false, Interrupted),
+            ("tool-calls", "error", "File not found: /x", true, Aborted),
+        ];
+        for (finish, status, error, unbroken, expected) in cases {
+            let message = json!({
+                "info": {"id": "msg_2", "sessionID": "ses_1", "role": "assistant", "parentID": "msg_1",
+                    "time": {"created": 1, "completed": 2}, "modelID": "m", "providerID": "p", "cost": 0,
+                    "finish": finish, "tokens": {"input": 1, "output": 1}},
+                "parts": [{"id": "prt_1", "sessionID": "ses_1", "messageID": "msg_2", "type": "tool",
+                    "tool": "bash", "callID": "c", "state": {"status": status, "input": {}, "output": "x",
+                        "title": "", "metadata": {}, "error": error, "time": {"start": 1, "end": 2}}}]});
+            let messages = [Arc::new(serde_json::from_value(message).unwrap())];
+            let completion = completion_of_rest(&messages, unbroken);
+            assert_eq!(completion, expected, "{finish}, {status}, {error:?}, {unbroken}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Reading a session back to a message, and what else a gap makes necessary.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    ids::{MessageId, SessionId},
+    opencode::{
+        client::{ApiError, DirectoryClient, MessagePage},
+        turn::machine::{Messages, Reading, Scope},
+        wire::{Message, MessageInfo},
+    },
+};
+
+/// The first page has what is expected, since all else is of earlier turns and may be large; further pages grow from this.
+const MIN_PAGE: usize = 2;
+/// Each page is this many times as long as the one before.
+const GROWTH: usize = 4;
+/// The server's pages are cut at this many messages.
+const MAX_PAGE: usize = 100;
+
+/// How far back to read.
+#[derive(Debug, Clone)]
+pub(super) enum Back {
+    /// To this message.
+    To(MessageId),
+    /// To the newest prompt.
+    ToPrompt,
+}
+
+pub(super) struct Reader {
+    pub(super) api: DirectoryClient,
+    pub(super) root: SessionId,
+    pub(super) back: Back,
+    /// How many messages are known after the prompt.
+    pub(super) expected: usize,
+    pub(super) known_children: BTreeSet<SessionId>,
+}
+
+impl Reader {
+    /// The status is read first: a session that is idle *before* its messages are read, and whose messages are complete, is
+    /// at rest.
+    pub(super) async fn read(self, scope: Scope) -> Result<Reading, ApiError> {
+        let mut reading = Reading::default();
+        if scope.status {
+            reading.status = unless_unknown(self.api.session_status().await)?;
+        }
+        if scope.messages {
+            reading.messages = Some(self.messages().await?);
+        }
+        if scope.tree {
+            self.tree(&mut reading).await?;
+        }
+        Ok(reading)
+    }
+
+    async fn messages(&self) -> Result<Messages, ApiError> {
+        let mut n_messages = self.expected.max(MIN_PAGE);
+        let mut page = page(n_messages);
+        let mut newest_first: Vec<Vec<Message>> = Vec::new();
+        let mut is_sound = true;
+        let mut found = false;
+        loop {
+            let list = self.api.messages(&self.root, &page).await?;
+            is_sound &= list.malformed.is_empty();
+            found |= list.messages.iter().any(|message| self.is_target(message));
+            let enough = found && !list.messages.first().is_some_and(|oldest| self.belongs(oldest));
+            newest_first.push(list.messages);
+            match list.next {
+                Some(cursor) if !enough => {
+                    n_messages = n_messages.saturating_mul(GROWTH).min(MAX_PAGE);
+                    page = self::page(n_messages).before(cursor);
+                }
+                None if !enough && !list.complete => {
+                    // The server knows no cursors: read everything.
+                    let list = self.api.messages(&self.root, &MessagePage::all()).await?;
+                    return Ok(Messages { is_sound: list.malformed.is_empty(), messages: list.messages });
+                }
+                Some(_) | None => break,
+            }
+        }
+        Ok(Messages { messages: newest_first.into_iter().rev().flatten().collect(), is_sound })
+    }
+
+    fn is_target(&self, message: &Message) -> bool {
+        match &self.back {
+            Back::To(id) => message.info.id() == id,
+            Back::ToPrompt => matches!(message.info, MessageInfo::User(_)),
+        }
+    }
+
+    /// Whether a message answers the target, though it may stand before it; see `SessionTree::turn`.
+    fn belongs(&self, message: &Message) -> bool {
+        let parent = message.info.as_assistant().and_then(|step| step.parent_id.as_ref());
+        matches!((&self.back, parent), (Back::To(id), Some(parent)) if id == parent)
+    }
+
+    async fn tree(&self, reading: &mut Reading) -> Result<(), ApiError> {
+        let mut open = vec![self.root.clone()];
+        let mut seen = BTreeSet::from([self.root.clone()]);
+        while let Some(parent) = open.pop() {
+            let children = unless_unknown(self.api.children(&parent).await)?;
+            for child in children.into_iter().flat_map(|children| children.items) {
+                if seen.insert(child.id.clone()) {
+                    open.push(child.id.clone());
+                    reading.children.push(child);
+                }
+            }
+        }
+        seen.remove(&self.root);
+        for child in seen.into_iter().chain(self.known_children.iter().cloned()).collect::<BTreeSet<_>>() {
+            let list = self.api.messages(&child, &MessagePage::all()).await;
+            let Some(list) = unless_unknown(list)? else { continue };
+            let messages = Messages { is_sound: list.malformed.is_empty(), messages: list.messages };
+            reading.of_children.push((child, messages));
+        }
+        reading.permissions = unless_unknown(self.api.permissions().await)?.map(|list| list.items);
+        reading.questions = unless_unknown(self.api.questions().await)?.map(|list| list.items);
+        Ok(())
+    }
+}
+
+/// What was read; nothing if the server does not know what was asked for: a descendant that was deleted, or a route, for which it
+/// may have a page.
+fn unless_unknown<T>(read: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
+    let is_unknown = |error: &ApiError| {
+        let refused = error.status().is_some_and(|status| status < 500);
+        refused && !error.is_unauthorized() && !error.is_retryable()
+    };
+    match read {
+        Err(error) if is_unknown(&error) => Ok(None),
+        read => read.map(Some),
+    }
+}
+
+fn page(n_messages: usize) -> MessagePage {
+    MessagePage::newest(u32::try_from(n_messages.min(MAX_PAGE)).unwrap_or(u32::MAX))
+}

@@ -1,0 +1,312 @@
+//! `OpenCode`'s transcripts.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::{Deserialize, de::IgnoredAny};
+
+use crate::{
+    conversation::{ConversationEvent, ConvertOptions, SessionConversationState},
+    ids::SessionId,
+    opencode::{
+        mirror::{Observed, SessionTree, Snapshot},
+        wire::{EventPayload, Message, PartBody, ServerEvent, SessionExport, SessionInfo},
+    },
+    transcript::{Malformed, Transcript, TranscriptError},
+};
+
+/// How a transcript is to be read.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct OpenCodeOptions {
+    /// Which format the documents have; found out by default.
+    pub format: OpenCodeFormat,
+    /// The session at the top; by default the first without a parent.
+    pub session: Option<SessionId>,
+    /// What the conversation shows.
+    pub convert: ConvertOptions,
+}
+
+impl OpenCodeOptions {
+    /// Sets the documents' format; by default each is looked at.
+    #[must_use]
+    pub fn with_format(self, format: OpenCodeFormat) -> Self {
+        Self { format, ..self }
+    }
+
+    /// Sets the session at the top; by default the first without a parent.
+    #[must_use]
+    pub fn with_session(self, session: SessionId) -> Self {
+        Self { session: Some(session), ..self }
+    }
+
+    /// Sets what the conversation shows; by default everything.
+    #[must_use]
+    pub fn with_convert(self, convert: ConvertOptions) -> Self {
+        Self { convert, ..self }
+    }
+}
+
+/// The formats of `OpenCode`'s transcripts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OpenCodeFormat {
+    /// Whichever it is.
+    #[default]
+    Auto,
+    /// The server's events: one JSON object per line, or raw SSE, in which whatever stands before `data:` is ignored.
+    Events,
+    /// `GET /session/{id}/message`: an array of `{info, parts}`.
+    Messages,
+    /// `opencode export`: `{info, messages}`, here also with `children`, each of the same form.
+    Export,
+}
+
+/// Loads a transcript from one or more documents: the root's first, then those of its subagents.
+///
+/// Lists and exports are taken as the truth about sessions at rest. An event log is folded as far as it goes, so one that was
+/// cut off shows a turn that still runs.
+///
+/// # Errors
+/// If a document as a whole is not what it should be, or the session asked for is not there; what is malformed inside is
+/// reported beside the result.
+pub fn parse_opencode(documents: &[&str], options: &OpenCodeOptions) -> Result<Transcript, TranscriptError> {
+    parse_opencode_events(documents, options, |_| {})
+}
+
+/// As [`parse_opencode`], and hands out each conversation event before it is folded: what a client that watched the session
+/// would have been sent.
+///
+/// # Errors
+/// As [`parse_opencode`].
+pub fn parse_opencode_events(
+    documents: &[&str],
+    options: &OpenCodeOptions,
+    on_event: impl FnMut(&ConversationEvent),
+) -> Result<Transcript, TranscriptError> {
+    let mut loaded = Loaded::default();
+    for (document, text) in documents.iter().enumerate() {
+        loaded.read(document, text, options.format)?;
+    }
+    let root = match &options.session {
+        Some(session) if loaded.sessions.contains(session) || loaded.has_empty_list => Some(session.clone()),
+        Some(session) => return Err(TranscriptError::UnknownSession(session.clone())),
+        None => loaded.root(),
+    };
+    let state = root.as_ref().map(|root| loaded.fold(root, options.convert, on_event)).unwrap_or_default();
+    Ok(Transcript { state, root, malformed: loaded.malformed })
+}
+
+/// What the documents contain.
+#[derive(Default)]
+struct Loaded {
+    events: Vec<ServerEvent>,
+    lists: Vec<(SessionId, Vec<Message>)>,
+    infos: Vec<SessionInfo>,
+    /// In the order they were met.
+    order: Vec<SessionId>,
+    sessions: HashSet<SessionId>,
+    parents: HashMap<SessionId, SessionId>,
+    malformed: Vec<Malformed>,
+    /// Of whichever session: the list does not say.
+    has_empty_list: bool,
+}
+
+impl Loaded {
+    fn read(&mut self, document: usize, text: &str, format: OpenCodeFormat) -> Result<(), TranscriptError> {
+        let text = text.trim_start_matches('\u{feff}');
+        let format = match format {
+            OpenCodeFormat::Auto => recognise(text).ok_or(TranscriptError::Unrecognised { document })?,
+            OpenCodeFormat::Events | OpenCodeFormat::Messages | OpenCodeFormat::Export => format,
+        };
+        let whole = |source| TranscriptError::Malformed { document, source };
+        let mut malformed = |line, error| self.malformed.push(Malformed { document, line, error });
+        match format {
+            OpenCodeFormat::Events => {
+                let mut events = Vec::new();
+                let mut first_error = None;
+                for (line, event) in event_lines(text) {
+                    match ServerEvent::from_json(event) {
+                        Ok(event) => events.push(event),
+                        Err(error) if events.is_empty() && first_error.is_none() => {
+                            first_error = Some((line, error));
+                        }
+                        Err(error) => malformed(Some(line), error),
+                    }
+                }
+                match first_error {
+                    // Not a single event: this is something else.
+                    Some((_, error)) if events.is_empty() => return Err(whole(error)),
+                    Some((line, error)) => malformed(Some(line), error),
+                    None if events.is_empty() => return Err(TranscriptError::Unrecognised { document }),
+                    None => {}
+                }
+                self.events_read(events);
+            }
+            OpenCodeFormat::Messages => {
+                let mut list = Message::list_from_json(text).map_err(whole)?;
+                if list.items.is_empty() && !list.malformed.is_empty() {
+                    // Not a single message: this is something else.
+                    return Err(whole(list.malformed.swap_remove(0)));
+                }
+                for error in list.malformed {
+                    malformed(None, error);
+                }
+                self.export_read(SessionExport::new(list.items), None);
+            }
+            OpenCodeFormat::Export | OpenCodeFormat::Auto => {
+                let (export, errors) = SessionExport::from_json(text).map_err(whole)?;
+                for error in errors {
+                    malformed(None, error);
+                }
+                self.export_read(export, None);
+            }
+        }
+        Ok(())
+    }
+
+    fn events_read(&mut self, events: Vec<ServerEvent>) {
+        for event in &events {
+            match &event.payload {
+                EventPayload::SessionCreated(info) | EventPayload::SessionUpdated(info) => {
+                    self.meet(&info.id, info.parent_id.as_ref());
+                }
+                EventPayload::PartUpdated { part, .. } => {
+                    self.meet(&part.session_id, None);
+                    if let PartBody::Tool(tool) = &part.body
+                        && let Some(child) = tool.child_session()
+                    {
+                        self.meet(&child, Some(&part.session_id));
+                    }
+                }
+                payload => {
+                    if let Some(session) = payload.session_id() {
+                        self.meet(&session.clone(), None);
+                    }
+                }
+            }
+        }
+        self.events.extend(events);
+    }
+
+    fn export_read(&mut self, export: SessionExport, parent: Option<&SessionId>) {
+        let SessionExport { info, messages, children } = export;
+        let id = info
+            .as_ref()
+            .map(|info| &info.id)
+            .or_else(|| messages.first().map(|message| message.info.session_id()));
+        let Some(id) = id.cloned() else {
+            self.has_empty_list = true;
+            return;
+        };
+        let parent = parent.or_else(|| info.as_ref()?.parent_id.as_ref()).cloned();
+        self.meet(&id, parent.as_ref());
+        // A child inside its parent's document may come without a description.
+        let info = info.or_else(|| {
+            Some(SessionInfo { id: id.clone(), parent_id: Some(parent?), ..SessionInfo::default() })
+        });
+        self.infos.extend(info);
+        self.lists.push((id.clone(), messages));
+        for child in children {
+            self.export_read(child, Some(&id));
+        }
+    }
+
+    fn meet(&mut self, session: &SessionId, parent: Option<&SessionId>) {
+        if self.sessions.insert(session.clone()) {
+            self.order.push(session.clone());
+        }
+        if let Some(parent) = parent {
+            self.parents.insert(session.clone(), parent.clone());
+        }
+    }
+
+    /// The first session without a parent, or at least without a parent that is here.
+    fn root(&self) -> Option<SessionId> {
+        let orphan = self.order.iter().find(|session| !self.parents.contains_key(*session));
+        orphan
+            .or_else(|| {
+                self.order.iter().find(|session| {
+                    !self.parents.get(*session).is_some_and(|parent| self.sessions.contains(parent))
+                })
+            })
+            .cloned()
+    }
+
+    fn fold(
+        &mut self,
+        root: &SessionId,
+        convert: ConvertOptions,
+        mut on_event: impl FnMut(&ConversationEvent),
+    ) -> SessionConversationState {
+        let mut tree = SessionTree::new(root.clone(), convert);
+        let mut state = SessionConversationState::new();
+        let mut fold = |observed: Observed| {
+            for event in &observed.events {
+                on_event(event);
+                state.apply(event);
+            }
+        };
+        for event in &self.events {
+            fold(tree.apply_event(event));
+        }
+        // Parents before children: a session is only let in once something of the tree names it.
+        let mut infos: Vec<_> = std::mem::take(&mut self.infos);
+        let mut lists: Vec<_> = std::mem::take(&mut self.lists);
+        loop {
+            let waiting = (infos.len(), lists.len());
+            infos.retain(|info| {
+                let observed = tree.apply_session(info);
+                fold(observed);
+                !tree.contains(&info.id)
+            });
+            lists.retain(|(session, messages)| {
+                let is_waiting = !tree.contains(session);
+                if !is_waiting {
+                    fold(tree.apply_messages(session, messages, Snapshot::Complete));
+                    fold(tree.settle(session));
+                }
+                is_waiting
+            });
+            if waiting != (infos.len(), lists.len()) {
+                continue;
+            }
+            // A list that nothing names, given after the root's: its session is taken for a child of the root.
+            let stranger =
+                lists.iter().map(|(session, _)| session).find(|session| !self.parents.contains_key(*session));
+            let Some(stranger) = stranger else { break };
+            let info =
+                SessionInfo { id: stranger.clone(), parent_id: Some(root.clone()), ..SessionInfo::default() };
+            fold(tree.apply_session(&info));
+            if !tree.contains(&info.id) {
+                break;
+            }
+        }
+        state
+    }
+}
+
+/// Looks at how a document begins.
+fn recognise(text: &str) -> Option<OpenCodeFormat> {
+    #[derive(Deserialize)]
+    struct Export {
+        #[expect(dead_code, reason = "only its presence matters")]
+        messages: IgnoredAny,
+    }
+    let text = text.trim_start();
+    if text.starts_with('[') {
+        return Some(OpenCodeFormat::Messages);
+    }
+    if text.starts_with('{') && serde_json::from_str::<Export>(text).is_ok() {
+        return Some(OpenCodeFormat::Export);
+    }
+    event_lines(text).next().map(|_| OpenCodeFormat::Events)
+}
+
+/// The JSON of each event, with its line number.
+fn event_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().enumerate().filter_map(|(index, line)| {
+        let line = line.trim();
+        let json = if line.starts_with('{') { line } else { line.split_once("data:")?.1.trim() };
+        (!json.is_empty()).then_some((index + 1, json))
+    })
+}

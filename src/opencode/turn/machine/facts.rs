@@ -1,0 +1,120 @@
+//! What the merged messages of a session say about a turn.
+
+use crate::{
+    ids::MessageId,
+    opencode::{
+        mirror::{MessageLog, SessionTree},
+        wire::{Part, PartBody},
+    },
+};
+
+/// What the merged messages say about a turn.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
+pub(super) struct Facts {
+    /// The prompt's user message exists; for a wait without a prompt: any user message does.
+    pub(super) exists: bool,
+    /// No user message is newer than the prompt's. Submitting an older one again would run it again.
+    pub(super) newest: bool,
+    /// Assistant messages after it, summaries included.
+    pub(super) steps: usize,
+    /// How many of them are not completed.
+    pub(super) incomplete: usize,
+    /// A tool runs somewhere in the tree, other than one that merely waits for a subagent whose messages are seen.
+    pub(super) tool_running: bool,
+    /// What a descendant did has not been seen to its end, as where the stream carried none or only a part of it.
+    pub(super) descendant_open: bool,
+    /// The session will run again by itself: a subagent was sent to the background and its result has not come back, the server
+    /// has put in a prompt of its own, or a late submission put this one behind its failed answer.
+    pub(super) runs_again: bool,
+}
+
+impl Facts {
+    /// What the merged messages say about the turn of `prompt`, or about whatever came last.
+    pub(super) fn of(tree: &SessionTree, prompt: Option<&MessageId>) -> Self {
+        let root = tree.root();
+        let mut facts = Self::default();
+        let mut n_prompts = 0;
+        let mut n_background = 0;
+        let mut count = |log: &MessageLog| {
+            if let Some(step) = log.step() {
+                facts.steps += 1;
+                facts.incomplete += usize::from(step.time.completed.is_none());
+                let background =
+                    |part: &&Part| matches!(&part.body, PartBody::Tool(tool) if tool.is_background_task());
+                n_background += log.parts().filter(background).count();
+            }
+            n_prompts += usize::from(log.is_user());
+        };
+        if let Some(prompt) = prompt {
+            tree.turn_logs(root, prompt).for_each(&mut count);
+            facts.exists = tree.log(root, prompt).is_some();
+        } else {
+            tree.logs(root).rev().take_while(|log| !log.is_user()).for_each(&mut count);
+            facts.exists = tree.logs(root).any(MessageLog::is_user);
+        }
+        facts.newest = n_prompts == 0;
+        facts.descendant_open = tree.children().any(|child| !tree.is_at_rest(child));
+        // The result of each subagent in the background comes back as a prompt of the server's own.
+        let asked = tree.logs(root).next_back().is_some_and(MessageLog::is_user);
+        let moved = prompt.is_some_and(|prompt| moved(tree, prompt));
+        facts.runs_again = n_background > n_prompts || moved || (asked && n_prompts > 0);
+        facts.tool_running = tree.running_tools().any(|part| match &part.body {
+            // A subagent that is seen speaks for itself.
+            PartBody::Tool(tool) => tool.child_session().is_none_or(|child| !tree.contains(&child)),
+            _ => false,
+        });
+        facts
+    }
+}
+
+/// Whether the prompt stands behind a last step that failed: it was submitted twice, and the server got to one of the
+/// two only after that. It will run again.
+fn moved(tree: &SessionTree, prompt: &MessageId) -> bool {
+    let root = tree.root();
+    let last = tree.turn_logs(root, prompt).filter_map(MessageLog::step).next_back();
+    let prompt = tree.log(root, prompt).and_then(|log| log.info.as_ref());
+    last.zip(prompt)
+        .is_some_and(|(last, prompt)| last.error.is_some() && last.time.created < prompt.time().created)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{conversation::ConvertOptions, opencode::wire::ServerEvent};
+
+    /// Otherwise a text that is streamed in n pieces costs n² bytes.
+    #[test]
+    fn a_look_at_a_turn_copies_none_of_its_text() {
+        let mut tree = SessionTree::new("ses_1".into(), ConvertOptions::default());
+        for (kind, properties) in [
+            (
+                "message.updated",
+                r#"{"info":{"id":"msg_1","sessionID":"ses_1","role":"user","time":{"created":1}}}"#,
+            ),
+            (
+                "message.updated",
+                r#"{"info":{"id":"msg_2","sessionID":"ses_1","role":"assistant","parentID":"msg_1","time":{"created":2}}}"#,
+            ),
+            (
+                "message.part.updated",
+                r#"{"part":{"id":"prt_1","messageID":"msg_2","sessionID":"ses_1","type":"text","text":"","time":{"start":2}}}"#,
+            ),
+            (
+                "message.part.delta",
+                r#"{"sessionID":"ses_1","messageID":"msg_2","partID":"prt_1","field":"text","delta":"Hello"}"#,
+            ),
+        ] {
+            let event = format!(r#"{{"type":"{kind}","properties":{properties}}}"#);
+            tree.apply_event(&ServerEvent::from_json(&event).unwrap());
+        }
+        let (root, prompt) = (tree.root(), MessageId::new("msg_1"));
+        let seen = Facts::of(&tree, Some(&prompt));
+        assert!(seen.exists && seen.newest, "{seen:?}");
+        assert_eq!((seen.steps, seen.incomplete), (1, 1));
+        assert_eq!(Facts::of(&tree, None).steps, 1);
+        assert!(!tree.logs(root).any(MessageLog::has_view));
+        assert_eq!(tree.turn(root, &prompt).count(), 1);
+        assert!(tree.logs(root).any(MessageLog::has_view), "the test can tell");
+    }
+}

@@ -1,0 +1,258 @@
+//! Taking in what the server said and what was read.
+
+use std::time::Duration;
+
+use super::{
+    Action, Activity, Leftovers, Messages, POLL_INTERVAL, Phase, ReadId, Reading, Request, Scope, Timer,
+    Turn, Waiting, reads::ReadUnderWay, requests,
+};
+use crate::{
+    ids::{RequestId, SessionId},
+    opencode::{
+        mirror::{Observed, SessionTree, Snapshot},
+        wire::{EventPayload, MessageError, ServerEvent},
+    },
+};
+
+impl Turn {
+    pub(super) fn take_event(
+        &mut self,
+        now: Duration,
+        tree: &mut SessionTree,
+        event: &ServerEvent,
+    ) -> Observed {
+        let observed = tree.apply_event(event);
+        self.restart_silence(now);
+        if observed.progress {
+            self.progressed(now);
+            self.since_submission.fatal_error = None;
+        }
+        // More text changes no fact.
+        self.facts_outdated |= !matches!(event.payload, EventPayload::PartDelta(_));
+        let is_announced = matches!(event.payload, EventPayload::SessionCreated(_));
+        if !observed.new_sessions.is_empty() && !is_announced {
+            self.found_descendant();
+        }
+        match &event.payload {
+            EventPayload::SessionStatus { session_id, status } => {
+                self.status_heard(now, tree, session_id, status.into());
+            }
+            EventPayload::SessionIdle { session_id } => {
+                self.status_heard(now, tree, session_id, Activity::Idle);
+            }
+            EventPayload::SessionError { session_id: Some(session), error: Some(error) }
+                if session == tree.root() =>
+            {
+                self.error_heard(error);
+            }
+            EventPayload::SessionDeleted(info) if info.id == *tree.root() => self.session_gone(),
+            EventPayload::SessionDeleted(_) => self.statuses.forget_deleted(tree),
+            EventPayload::PermissionAsked(request) => {
+                self.asked(now, tree, Request::Permission(request.clone()));
+            }
+            EventPayload::QuestionAsked(request) => {
+                self.asked(now, tree, Request::Question(request.clone()));
+            }
+            EventPayload::PermissionReplied { request_id, .. }
+            | EventPayload::QuestionClosed { request_id, .. } => self.answered_elsewhere(now, request_id),
+            EventPayload::MessageUpdated(_)
+            | EventPayload::MessageRemoved { .. }
+            | EventPayload::PartUpdated { .. }
+            | EventPayload::PartDelta(_)
+            | EventPayload::PartRemoved { .. }
+            | EventPayload::SessionCreated(_)
+            | EventPayload::SessionUpdated(_)
+            | EventPayload::SessionError { .. }
+            | EventPayload::SessionCompacted { .. }
+            | EventPayload::ServerConnected
+            | EventPayload::ServerHeartbeat
+            | EventPayload::InstanceDisposed { .. }
+            | EventPayload::Unknown { .. } => {}
+        }
+        observed
+    }
+
+    fn progressed(&mut self, now: Duration) {
+        self.limits.progressed(now);
+        self.reads.progressed();
+        self.restart_silence(now);
+        self.since_submission.failed_running &= self.statuses.root() == Activity::Idle;
+    }
+
+    /// A descendant showed by something else than its own creation: what it asked before was not heard.
+    fn found_descendant(&mut self) {
+        self.reads.want(Scope::TREE);
+    }
+
+    fn status_heard(&mut self, now: Duration, tree: &SessionTree, session: &SessionId, activity: Activity) {
+        if session == tree.root() {
+            let is_new_run = self.statuses.root() == Activity::Idle && activity != Activity::Idle;
+            self.since_submission.failed_running &= !is_new_run;
+            self.statuses.root_says(activity);
+            self.since_submission.stopped |= activity == Activity::Idle;
+            self.root_acts(now);
+        } else if tree.contains(session) {
+            self.statuses.descendant_says(session, activity);
+        }
+    }
+
+    /// Takes in what the root is doing now, whichever way that was learnt.
+    fn root_acts(&mut self, now: Duration) {
+        let activity = self.statuses.root();
+        if activity.is_running() {
+            self.since_submission.ran = true;
+            self.since_submission.fatal_error = None;
+            self.drop_candidate();
+        }
+        if activity == Activity::Retry {
+            self.limits.provider_retries(now);
+        }
+    }
+
+    fn error_heard(&mut self, error: &MessageError) {
+        let since = &mut self.since_submission;
+        since.stopped = true;
+        self.submissions.n_failed += u32::from(since.error.is_none());
+        since.error.get_or_insert_with(|| error.clone());
+        if self.statuses.root() != Activity::Idle {
+            since.failed_running = true;
+        } else if !since.failed_running {
+            since.fatal_error.get_or_insert_with(|| error.clone());
+        }
+    }
+
+    fn asked(&mut self, now: Duration, tree: &SessionTree, request: Request) {
+        if self.requests.register(tree, &request) {
+            // What asks goes on when it gets an answer.
+            self.limits.restart(now);
+            self.step.actions.push(Action::Ask(request));
+        }
+    }
+
+    fn answered_elsewhere(&mut self, now: Duration, request: &RequestId) {
+        self.limits.human_answered(now, request);
+        if self.requests.close(request) {
+            self.step.actions.push(Action::Closed(request.clone()));
+        }
+    }
+
+    pub(super) fn read_done(
+        &mut self,
+        now: Duration,
+        tree: &mut SessionTree,
+        id: ReadId,
+        reading: Reading,
+    ) -> Observed {
+        let read = self.reads.end(id);
+        let snapshot = read.as_ref().map_or(Snapshot::Live, |read| self.certainty(read));
+        let observed = merge(tree, &reading, snapshot);
+        self.facts_outdated = true;
+        if observed.progress {
+            self.progressed(now);
+        }
+        // A read that was given up still shows what it shows, but nothing waits for it.
+        let Some(read) = read else { return observed };
+        if let Some(status) = &reading.status
+            && read.mark.n_status_changes == self.statuses.n_changes()
+        {
+            self.statuses.replace(tree, status);
+            self.root_acts(now);
+        }
+        if !observed.new_sessions.is_empty() {
+            self.found_descendant();
+        }
+        self.looked(&read);
+        if !self.is_stream_open() {
+            self.timers.set(Timer::ReadPause, now + POLL_INTERVAL);
+        }
+        self.read_ended(tree, &reading);
+        for request in requests::unlisted(read.open_requests.clone(), &reading) {
+            self.answered_elsewhere(now, &request);
+        }
+        for request in reading.permissions.into_iter().flatten() {
+            self.asked(now, tree, Request::Permission(request));
+        }
+        for request in reading.questions.into_iter().flatten() {
+            self.asked(now, tree, Request::Question(request));
+        }
+        let before = self.facts;
+        self.look(tree);
+        if (before.steps, before.incomplete) != (self.facts.steps, self.facts.incomplete) {
+            // The run went on unheard. A list that differs otherwise only corrects what was streamed.
+            self.since_submission.fatal_error = None;
+        }
+        self.confirm(now, tree, &read);
+        observed
+    }
+
+    /// How far the messages of a read can be trusted: they are the last word if the session came to rest before it began, and
+    /// nothing was heard of since.
+    fn certainty(&self, read: &ReadUnderWay) -> Snapshot {
+        let is_final = match &self.phase {
+            Phase::Closing { leftovers, .. } => *leftovers == Leftovers::Final,
+            Phase::Waiting(Waiting { candidate: Some(candidate), .. }) => {
+                candidate.is_at_rest() && candidate.was_due(read) && read.mark == self.mark()
+            }
+            _ => false,
+        };
+        if is_final { Snapshot::Settled } else { Snapshot::Live }
+    }
+
+    /// What a read means for the phases that wait for one.
+    fn read_ended(&mut self, tree: &SessionTree, reading: &Reading) {
+        let prompt = self.prompt().cloned();
+        match &mut self.phase {
+            Phase::Resolving { is_absent } => {
+                // What is not in a list that could not be decoded in full may be there.
+                let is_known = reading.messages.as_ref().is_some_and(|messages| messages.is_sound);
+                let exists = prompt.is_some_and(|prompt| tree.log(tree.root(), &prompt).is_some());
+                *is_absent = is_known && !exists;
+            }
+            Phase::Closing { is_read, .. } => *is_read = true,
+            Phase::Opening
+            | Phase::Submitting
+            | Phase::Waiting(_)
+            | Phase::Aborting { .. }
+            | Phase::Finished => {}
+        }
+    }
+
+    pub(super) fn read_failed(&mut self, now: Duration, id: ReadId) {
+        let Some(read) = self.reads.end(id) else { return };
+        self.looked(&read);
+        if let Phase::Closing { is_read, .. } = &mut self.phase {
+            *is_read = true;
+        }
+        // What was to be read is still to be read, but a failing server is not asked in a tight loop.
+        self.timers.set(Timer::ReadPause, now + POLL_INTERVAL);
+        self.reads.want(read.scope);
+    }
+
+    fn looked(&mut self, read: &ReadUnderWay) {
+        if let Phase::Waiting(Waiting { overdue: Some(overdue), .. }) = &mut self.phase {
+            overdue.has_looked |= read.began >= overdue.since;
+        }
+    }
+}
+
+/// Merges what was read. A session that runs by its own word, or a list that could not be decoded in full, is never the last word.
+fn merge(tree: &mut SessionTree, reading: &Reading, snapshot: Snapshot) -> Observed {
+    let certainty = |session: &SessionId, messages: &Messages| {
+        let status = reading.status.as_ref().map(|status| Activity::from(status.get(session)));
+        let runs = status.is_some_and(Activity::is_running);
+        if messages.is_sound && !runs { snapshot } else { Snapshot::Live }
+    };
+    let mut observed = Observed::default();
+    for child in &reading.children {
+        observed.append(tree.apply_session(child));
+    }
+    for (child, messages) in &reading.of_children {
+        observed.append(tree.apply_messages(child, &messages.messages, certainty(child, messages)));
+    }
+    if let Some(messages) = &reading.messages {
+        let root = tree.root().clone();
+        let snapshot = certainty(&root, messages);
+        observed.append(tree.apply_messages(&root, &messages.messages, snapshot));
+    }
+    observed
+}

@@ -1,0 +1,104 @@
+//! How much longer a turn may take.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use super::{Facts, Limit, WaitOptions};
+use crate::ids::RequestId;
+
+/// Text that is streamed during a gap is in no list until it is whole. So after a gap the sliding limit starts anew, but not
+/// more often than this without progress: a stream that keeps breaking must not keep a dead turn alive.
+const MAX_GAPS: u32 = 3;
+
+/// What the limits of a turn are measured from.
+#[derive(Debug)]
+pub(super) struct SlidingLimits {
+    began: Duration,
+    last_progress: Duration,
+    /// How often the turn got further.
+    n_progress: u64,
+    /// Gaps in the stream since the last progress.
+    n_gaps: u32,
+    retrying_since: Option<Duration>,
+    /// The requests that a human has yet to answer. All limits stand still until then.
+    humans: BTreeSet<RequestId>,
+    paused_since: Option<Duration>,
+    /// How long the limits have stood still in all.
+    paused: Duration,
+}
+
+impl SlidingLimits {
+    pub(super) fn new(now: Duration) -> Self {
+        Self {
+            began: now,
+            last_progress: now,
+            n_progress: 0,
+            n_gaps: 0,
+            retrying_since: None,
+            humans: BTreeSet::new(),
+            paused_since: None,
+            paused: Duration::ZERO,
+        }
+    }
+
+    /// How often the turn got further so far.
+    pub(super) fn n_progress(&self) -> u64 {
+        self.n_progress
+    }
+
+    pub(super) fn progressed(&mut self, now: Duration) {
+        self.last_progress = now;
+        self.n_progress += 1;
+        self.n_gaps = 0;
+        self.retrying_since = None;
+    }
+
+    /// Gives a turn that did not get further time to do so: something was sent to the server, or found out about it.
+    pub(super) fn restart(&mut self, now: Duration) {
+        self.last_progress = now;
+    }
+
+    pub(super) fn gap_ended(&mut self, now: Duration) {
+        if self.n_gaps < MAX_GAPS {
+            self.n_gaps += 1;
+            self.restart(now);
+        }
+    }
+
+    pub(super) fn provider_retries(&mut self, now: Duration) {
+        self.retrying_since.get_or_insert(now);
+    }
+
+    pub(super) fn human_asked(&mut self, now: Duration, request: RequestId) {
+        self.humans.insert(request);
+        self.paused_since.get_or_insert(now);
+    }
+
+    /// A human answered, or need not any more.
+    pub(super) fn human_answered(&mut self, now: Duration, request: &RequestId) {
+        self.humans.remove(request);
+        if !self.humans.is_empty() {
+            return;
+        }
+        if let Some(since) = self.paused_since.take() {
+            let pause = now.saturating_sub(since);
+            self.paused += pause;
+            self.retrying_since = self.retrying_since.map(|at| at + pause);
+            // The tool that got an answer needs time to act on it.
+            self.restart(now);
+        }
+    }
+
+    /// The limit in force and when it runs out; none while a human is asked.
+    pub(super) fn in_force(&self, options: &WaitOptions, facts: &Facts) -> Option<(Limit, Duration)> {
+        if self.paused_since.is_some() {
+            return None;
+        }
+        let sliding = match self.retrying_since {
+            Some(since) => (Limit::Retry, since + options.retry_budget),
+            None if facts.tool_running => (Limit::Tool, self.last_progress + options.tool_timeout),
+            None => (Limit::Idle, self.last_progress + options.idle_timeout),
+        };
+        let deadline = options.deadline.map(|limit| (Limit::Deadline, self.began + self.paused + limit));
+        Some(deadline.filter(|deadline| deadline.1 <= sliding.1).unwrap_or(sliding))
+    }
+}

@@ -1,0 +1,218 @@
+//! Polling, silence, and limits that run out.
+
+use super::*;
+
+#[test]
+fn without_a_stream_the_prompt_goes_out_and_the_session_is_polled() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.wait(9 * SECOND), []);
+    assert_eq!(bench.wait(2 * SECOND), [Done::Submit]);
+    assert_eq!(bench.input(Input::Submitted(Delivery::Accepted)), [read(true, true, false)]);
+    assert!(!bench.turn.is_stream_open() && !bench.turn.is_stream_lost(), "it may still open");
+    bench.unheard(|bench| (bench.store_prompt(), bench.step(1)));
+    assert_eq!(bench.read(SessionStatus::Busy), []);
+    assert_eq!(bench.wait(2 * SECOND), [read(true, true, false)]);
+    bench.unheard(|bench| bench.complete(1));
+    bench.read(SessionStatus::Idle);
+    // Once in a while with everything that no event may have told of.
+    assert_eq!(bench.wait(2 * SECOND), [read(true, true, true)]);
+    assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::Settled));
+}
+
+#[test]
+fn silence_costs_one_request_in_ten_seconds_and_then_the_turn() {
+    let mut bench = Bench::running();
+    bench.done.clear();
+    let began = bench.now;
+    assert_eq!(bench.wait_reading(&SessionStatus::Busy), [Done::Abort]);
+    let turns = [read(true, false, false), read(false, true, false)];
+    let (requests, last) = bench.done.split_at(4);
+    assert_eq!(requests, [turns.clone(), turns].concat());
+    assert_eq!(last, [read(true, true, true), Done::Abort], "a last look");
+    assert_eq!(bench.now.saturating_sub(began).as_secs(), 45);
+    assert_eq!(bench.abort_done(), finish(Ended::Limit(Limit::Idle)));
+}
+
+#[test]
+fn a_last_look_can_save_the_turn() {
+    let mut bench = Bench::running();
+    while bench.wait(60 * SECOND) != [read(true, true, true)] {
+        bench.read(SessionStatus::Busy);
+    }
+    bench.unheard(|bench| (bench.complete(1), bench.step(2)));
+    assert_eq!(bench.read(SessionStatus::Busy), []);
+    assert_eq!(bench.wait(9 * SECOND), []);
+}
+
+#[test]
+fn a_last_look_that_fails_or_takes_too_long_saves_nothing() {
+    for fails in [true, false] {
+        let mut bench = Bench::running();
+        while bench.wait(60 * SECOND) != [read(true, true, true)] {
+            bench.read(SessionStatus::Busy);
+        }
+        let aborted = if fails { bench.read_fails() } else { bench.wait(6 * SECOND) };
+        assert_eq!(aborted, [Done::Abort]);
+    }
+}
+
+#[test]
+fn a_running_tool_and_a_retrying_provider_have_their_own_limits() {
+    let check = |prepare: &dyn Fn(&mut Bench), status: SessionStatus, limit: Limit, after: u64| {
+        let mut bench = Bench::running();
+        prepare(&mut bench);
+        let began = bench.now;
+        assert_eq!(bench.wait_reading(&status), [Done::Abort]);
+        assert_eq!(bench.abort_done(), finish(Ended::Limit(limit)));
+        assert_eq!(bench.now.saturating_sub(began).as_secs(), after, "{limit:?}");
+    };
+    let tool = |bench: &mut Bench| drop(bench.tool(1, "call", ToolStatus::Running));
+    check(&tool, SessionStatus::Busy, Limit::Tool, 600);
+    check(&|bench| drop(bench.status_of(ROOT, retry())), retry(), Limit::Retry, 300);
+    check(&|_| {}, SessionStatus::Busy, Limit::Idle, 45);
+}
+
+#[test]
+fn a_tool_that_waits_for_a_subagent_is_no_running_tool() {
+    let mut bench = Bench::running();
+    bench.child();
+    bench.task(1, ToolStatus::Running, false);
+    assert!(!bench.turn.facts.tool_running, "the subagent speaks for itself");
+    bench.tool(1, "call", ToolStatus::Running);
+    assert!(bench.turn.facts.tool_running);
+}
+
+/// Text that is streamed meanwhile is in no list until it is whole.
+#[test]
+fn a_gap_in_the_stream_starts_the_limit_anew_but_not_without_end() {
+    let mut bench = Bench::running();
+    let began = bench.now;
+    let aborted = loop {
+        bench.input(Input::StreamGap);
+        let until = bench.now + 30 * SECOND;
+        let mut done = Vec::new();
+        while bench.now < until && done != [Done::Abort] {
+            done = if bench.read.is_some() {
+                bench.read(SessionStatus::Busy)
+            } else {
+                bench.wait(until.saturating_sub(bench.now))
+            };
+        }
+        if done == [Done::Abort] {
+            break bench.now;
+        }
+    };
+    let took = aborted.saturating_sub(began).as_secs();
+    assert_eq!(took, 60 + 45, "three gaps count: at once, after 30 s, and after 60 s");
+    assert!(bench.turn.is_unbroken(), "the server lives");
+}
+
+#[test]
+fn a_gap_after_a_loss_opens_the_stream_again() {
+    let mut bench = Bench::running();
+    bench.input(Input::StreamLost);
+    bench.read(SessionStatus::Busy);
+    bench.input(Input::StreamGap);
+    assert!(bench.turn.is_stream_open() && !bench.turn.is_unbroken());
+    assert_eq!(bench.wait(2 * SECOND), [read(true, true, true)]);
+}
+
+#[test]
+fn the_clocks_stand_still_while_a_human_is_asked() {
+    let mut bench = Bench::with(WaitOptions::default().deadline(100 * SECOND)).into_running();
+    let request = RequestId::new("per_1");
+    assert_eq!(bench.asks(ROOT, "per_1", 1), [Done::Ask(request.clone())]);
+    bench.input(Input::HumanAsked(request.clone()));
+    let until = bench.now + 10_000 * SECOND;
+    while bench.now < until {
+        bench.wait(10 * SECOND);
+        if bench.read.is_some() {
+            bench.read(SessionStatus::Busy);
+        }
+        assert!(!bench.done.contains(&Done::Abort));
+    }
+    bench.input(Input::Answered(request));
+    assert!(bench.turn.next_wakeup().is_some_and(|at| at > bench.now));
+    let answered = bench.now;
+    let mut number = 1;
+    while !bench.done.contains(&Done::Abort) {
+        bench.wait(20 * SECOND);
+        if bench.read.is_some() {
+            bench.read(SessionStatus::Busy);
+        }
+        if !bench.done.contains(&Done::Abort) {
+            number += 1;
+            bench.answer(number);
+        }
+    }
+    let left = bench.now.saturating_sub(answered);
+    assert!((99 * SECOND..=100 * SECOND).contains(&left), "{left:?}");
+    assert_eq!(bench.abort_done(), finish(Ended::Limit(Limit::Deadline)));
+}
+
+#[test]
+fn too_many_steps_end_an_endless_loop() {
+    let mut bench = Bench::running();
+    bench.complete(1);
+    for number in 2..=250 {
+        assert_eq!(bench.answer(number), []);
+    }
+    assert_eq!(bench.step(251), [Done::Abort]);
+    assert_eq!(bench.abort_done(), finish(Ended::Limit(Limit::Steps)));
+}
+
+#[test]
+fn a_turn_that_is_left_alone_is_read_once_more_and_not_aborted() {
+    let mut bench = Bench::with(WaitOptions::default().on_limit(TimeoutAction::Leave)).into_running();
+    // A last look, then what there is to be seen.
+    while bench.wait(60 * SECOND) != [read(true, true, true)] {
+        bench.read(SessionStatus::Busy);
+    }
+    assert_eq!(bench.read(SessionStatus::Busy), [read(true, false, false)]);
+    bench.unheard(|bench| bench.tool(1, "call", ToolStatus::Running));
+    assert_eq!(bench.read(SessionStatus::Busy), finish(Ended::Limit(Limit::Idle)));
+    assert!(!bench.tree.is_at_rest(&ROOT.into()), "it goes on");
+    assert!(!bench.done.contains(&Done::Abort));
+}
+
+#[test]
+fn the_read_after_an_abort_is_best_effort() {
+    // Confirmed, read: the last word, and nothing of it changes any more.
+    let mut bench = Bench::running();
+    bench.input(Input::Stop);
+    assert_eq!(bench.abort_done(), finish(Ended::Stopped(Stop::Aborted)));
+    assert!(bench.tree.is_at_rest(&ROOT.into()));
+
+    // Not confirmed: it may go on.
+    let mut bench = Bench::running();
+    bench.input(Input::Stop);
+    assert_eq!(bench.input(Input::AbortDone { confirmed: false }), [read(true, false, false)]);
+    assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::Stopped(Stop::Aborted)));
+    assert!(!bench.tree.is_at_rest(&ROOT.into()));
+
+    // It fails, never comes, or finds the session gone.
+    let ends: [fn(&mut Bench) -> Vec<Done>; 3] =
+        [Bench::read_fails, |bench| bench.wait(6 * SECOND), |bench| bench.input(Input::SessionGone)];
+    for end in ends {
+        let mut bench = Bench::running();
+        bench.input(Input::Stop);
+        bench.input(Input::AbortDone { confirmed: true });
+        assert_eq!(end(&mut bench), finish(Ended::Stopped(Stop::Aborted)));
+        assert!(bench.tree.is_at_rest(&ROOT.into()));
+    }
+}
+
+/// It was asked for before the abort, and nothing waits for it. What it shows is still true.
+#[test]
+fn a_read_that_was_given_up_is_merged_and_nothing_else() {
+    let mut bench = Bench::running();
+    bench.complete(1);
+    bench.idle();
+    let Some(Read { id, .. }) = bench.read else { panic!("no read") };
+    bench.input(Input::Stop);
+    let last = bench.input(Input::AbortDone { confirmed: true });
+    assert_eq!(last, [read(true, false, false)]);
+    let messages = Some(Messages { messages: bench.stored[0].1.clone(), is_sound: true });
+    assert_eq!(bench.input(Input::ReadDone(id, Reading { messages, ..Reading::default() })), []);
+    assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::Stopped(Stop::Aborted)));
+}

@@ -1,0 +1,68 @@
+//! What a process writes, line by line and within bounds.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+
+/// How many lines of standard error are kept, and how much of each.
+const KEPT_LINES: usize = 100;
+const KEPT_LINE_BYTES: u64 = 4096;
+
+/// The last lines that a process wrote, without its secret.
+#[derive(Clone)]
+pub(crate) struct LastLines {
+    lines: Arc<Mutex<VecDeque<String>>>,
+    secret: Arc<str>,
+}
+
+/// Reads lines until the end, whatever they contain; an endless line costs no memory.
+pub(crate) async fn read_lines(pipe: impl AsyncRead + Unpin, mut take: impl FnMut(String)) {
+    let mut reader = BufReader::new(pipe);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match (&mut reader).take(KEPT_LINE_BYTES).read_until(b'\n', &mut line).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => take(String::from_utf8_lossy(&line).trim_end().to_owned()),
+        }
+    }
+}
+
+impl LastLines {
+    /// None yet; wherever `secret` stands in one, it is not kept.
+    pub(crate) fn new(secret: Arc<str>) -> Self {
+        Self { lines: Arc::default(), secret }
+    }
+
+    pub(crate) fn push(&self, line: &str) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == KEPT_LINES {
+            lines.pop_front();
+        }
+        lines.push_back(line.replace(&*self.secret, "[password]"));
+    }
+
+    pub(crate) fn all(&self) -> Vec<String> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn endless_and_broken_lines_are_cut_and_the_password_is_not_kept() {
+        let lines = LastLines::new("geheim".into());
+        let sink = lines.clone();
+        let mut text = b"a\xffb\nthe password is geheim\n".to_vec();
+        text.extend(vec![b'x'; 10_000]);
+        read_lines(&*text, move |line| sink.push(&line)).await;
+        let kept = lines.all();
+        assert_eq!(kept[..2], ["a\u{fffd}b", "the password is [password]"]);
+        assert_eq!(kept[2..].iter().map(String::len).collect::<Vec<_>>(), [4096, 4096, 1808]);
+    }
+}

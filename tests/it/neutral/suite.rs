@@ -1,0 +1,423 @@
+//! The suite.
+
+use std::{
+    error::Error,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use futures_util::StreamExt;
+use opencode_conductor::{
+    BoxFuture, Completion, ConversationManager, CreateTaskSession, Decision, Delivery, Limit, MemoryStore,
+    PermissionPolicy, Phase, PromptError, PromptInput, QuestionPolicy, SessionConversationState, SessionId,
+    Store, TurnRecord, Update, WaitOptions, WhenBusy,
+};
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::{Play, World, memory::Memory};
+use crate::support::soon;
+
+/// Runs every test of the suite on every agent.
+macro_rules! on_every_agent {
+    ($($name:ident)*) => {
+        mod on_memory {
+            $(#[tokio::test] async fn $name() { super::$name(super::Memory::default()).await; })*
+        }
+        #[cfg(feature = "test-util")]
+        mod on_opencode {
+            use crate::neutral::opencode::OpenCodeWorld;
+            $(#[tokio::test] async fn $name() { super::$name(OpenCodeWorld::new().await).await; })*
+        }
+    };
+}
+
+on_every_agent! {
+    a_prompt_is_answered_and_its_updates_fold_to_the_conversation
+    prompts_of_a_session_run_in_the_order_of_the_calls
+    a_busy_session_refuses_if_asked_to
+    policies_answer_what_the_agent_asks
+    a_person_is_asked_with_the_task
+    an_abort_ends_the_turn_and_is_reported
+    a_limit_ends_the_turn
+    a_failure_keeps_what_there_is
+    a_json_answer_is_asked_for_again
+    any_number_of_readers_watch_a_session
+    a_dropped_prompt_is_given_up_and_the_next_goes_on
+    a_shutdown_leaves_the_turn_resumable
+    a_turn_goes_on_from_every_recorded_phase
+    what_cannot_be_recorded_is_not_sent
+    a_record_that_the_agent_knows_nothing_of_runs_nothing
+}
+
+fn say(words: &str) -> Play {
+    Play::Say(words.to_owned())
+}
+
+fn gate(words: &str) -> Play {
+    Play::Gate(words.to_owned())
+}
+
+fn limits() -> WaitOptions {
+    WaitOptions::default().start_timeout(Duration::from_secs(2)).settle_grace(Duration::from_millis(200))
+}
+
+async fn create(manager: &ConversationManager) -> SessionId {
+    let request = CreateTaskSession::new("project", "task", "/project", "/project/worktree");
+    soon(manager.create_task_session(request)).await.unwrap().session_id
+}
+
+/// A manager with one session.
+async fn session_of(world: &impl World) -> (ConversationManager, SessionId) {
+    let manager = world.builder().wait(limits()).unwrap().build();
+    let session = create(&manager).await;
+    (manager, session)
+}
+
+fn input(world: &impl World, session: &SessionId, play: &Play) -> PromptInput {
+    PromptInput::new(session.clone(), world.prompt(play))
+}
+
+async fn a_prompt_is_answered_and_its_updates_fold_to_the_conversation(world: impl World) {
+    let (manager, session) = session_of(&world).await;
+    let mut running = manager.prompt(input(&world, &session, &say("hello"))).start();
+    assert_eq!(*running.session_id(), session);
+    let updates = running.updates().unwrap();
+    let (result, updates) = soon(async { tokio::join!(running, updates.collect::<Vec<_>>()) }).await;
+    let result = result.unwrap();
+    assert_eq!((&result.completion, result.answer().as_deref()), (&Completion::Settled, Some("hello")));
+    assert_eq!(world.runs(&session, &result.submission.message_id), 1);
+    let mut state = SessionConversationState::new();
+    for update in &updates {
+        if let Update::Conversation(event) = update {
+            state.apply(event);
+        }
+    }
+    assert_eq!(state, result.conversation);
+    assert_eq!(state.blocks().len(), 2);
+    assert!(matches!(&updates[0], Update::Submitted(id) if *id == result.submission.message_id));
+    let counted = manager.stats();
+    assert_eq!((counted.turns.settled, counted.turns.submissions, counted.running), (1, 1, 0));
+    let json = serde_json::to_value(&updates).unwrap();
+    assert_eq!(serde_json::from_value::<Vec<Update>>(json).unwrap(), updates, "updates travel as JSON");
+}
+
+async fn prompts_of_a_session_run_in_the_order_of_the_calls(world: impl World) {
+    let (manager, session) = session_of(&world).await;
+    let start = |play: &Play| manager.prompt(input(&world, &session, play)).start();
+    let first = start(&gate("one"));
+    let others = ["two", "three", "four"].map(|words| start(&say(words)));
+    soon(world.at_gate()).await;
+    drop(start(&say("never")));
+    world.open_gate();
+    let mut answers = vec![soon(first).await.unwrap().answer()];
+    for other in others {
+        answers.push(soon(other).await.unwrap().answer());
+    }
+    let answers: Vec<&str> = answers.iter().flatten().map(String::as_str).collect();
+    assert_eq!(answers, ["one", "two", "three", "four"]);
+}
+
+async fn a_busy_session_refuses_if_asked_to(world: impl World) {
+    let (manager, session) = session_of(&world).await;
+    let first = manager.prompt(input(&world, &session, &gate("one"))).start();
+    soon(world.at_gate()).await;
+    let second = input(&world, &session, &say("two")).when_busy(WhenBusy::Refuse);
+    let error = soon(manager.prompt(second).into_future()).await.unwrap_err();
+    assert!(matches!(error, PromptError::Busy { .. }), "{error:?}");
+    world.open_gate();
+    soon(first).await.unwrap();
+}
+
+async fn policies_answer_what_the_agent_asks(world: impl World) {
+    let permission = Play::Permission("touch x".to_owned());
+    let question = Play::Question("Which?".to_owned());
+    let cases = [
+        (&permission, PermissionPolicy::Reject, QuestionPolicy::Decline, true),
+        (&permission, PermissionPolicy::AllowOnce, QuestionPolicy::FailTurn, true),
+        (&permission, PermissionPolicy::FailTurn, QuestionPolicy::Decline, false),
+        // After all others: it lasts.
+        (&permission, PermissionPolicy::AllowAlways, QuestionPolicy::FailTurn, true),
+        (&question, PermissionPolicy::FailTurn, QuestionPolicy::Decline, true),
+        (&question, PermissionPolicy::Reject, QuestionPolicy::FailTurn, false),
+    ];
+    for (play, permissions, questions, goes_on) in cases {
+        let case = format!("{play:?} {permissions:?} {questions:?}");
+        let builder = world.builder().permissions(permissions).questions(questions);
+        let manager = builder.wait(limits()).unwrap().build();
+        let session = create(&manager).await;
+        let result = soon(manager.prompt(input(&world, &session, play)).into_future()).await.unwrap();
+        let expected = if goes_on { Completion::Settled } else { Completion::Refused };
+        assert_eq!(result.completion, expected, "{case}");
+        let stats = manager.stats().turns;
+        assert_eq!(stats.permissions + stats.questions, 1, "{case}");
+        manager.delete(&session).await.unwrap();
+    }
+}
+
+async fn a_person_is_asked_with_the_task(world: impl World) {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&seen);
+    let policy = PermissionPolicy::ask(move |ask| {
+        log.lock().unwrap().push(ask.clone());
+        async move { Decision::Reject(format!("not {}", ask.permission().unwrap().patterns.join(" "))) }
+    });
+    let manager = world.builder().permissions(policy).wait(limits()).unwrap().build();
+    let session = create(&manager).await;
+    let play = Play::Permission("touch x".to_owned());
+    let mut running = manager.prompt(input(&world, &session, &play)).start();
+    let updates = running.updates().unwrap();
+    let (result, updates) = soon(async { tokio::join!(running, updates.collect::<Vec<_>>()) }).await;
+    assert_eq!(result.unwrap().completion, Completion::Settled);
+    let seen = seen.lock().unwrap();
+    let [ask] = seen.as_slice() else { panic!("asked once: {seen:?}") };
+    assert_eq!(ask.task.as_ref().map(opencode_conductor::TaskId::as_str), Some("task"));
+    assert_eq!(
+        (&ask.root, &ask.session_id, ask.path.as_slice()),
+        (&session, &session, [session.clone()].as_slice())
+    );
+    let told = updates.iter().any(|update| matches!(update, Update::Asked(told) if **told == *ask));
+    assert!(told, "the readers are told: {updates:?}");
+}
+
+async fn an_abort_ends_the_turn_and_is_reported(world: impl World) {
+    let (manager, session) = session_of(&world).await;
+    let running = manager.prompt(input(&world, &session, &gate("never"))).start();
+    let queued = manager.prompt(input(&world, &session, &say("next"))).start();
+    soon(world.at_gate()).await;
+    let report = soon(running.abort()).await.unwrap();
+    assert!(report.confirmed && report.sessions.contains(&session), "{report:?}");
+    assert_eq!(soon(running).await.unwrap().completion, Completion::Aborted);
+    assert_eq!(soon(queued).await.unwrap().answer().as_deref(), Some("next"), "what waits goes on");
+    let idle = soon(manager.abort(&session)).await.unwrap();
+    assert!(idle.confirmed, "an idle session is aborted, too");
+}
+
+async fn a_limit_ends_the_turn(world: impl World) {
+    let (manager, session) = session_of(&world).await;
+    let wait = limits().idle_timeout(Duration::from_millis(300));
+    let input = input(&world, &session, &gate("never")).wait(wait);
+    let result = soon(manager.prompt(input).into_future()).await.unwrap();
+    let Completion::TimedOut { limit: Limit::Idle, abort: Some(abort), .. } = &result.completion else {
+        panic!("{:?}", result.completion)
+    };
+    assert!(abort.confirmed);
+    assert_eq!(manager.stats().turns.timed_out, 1);
+}
+
+async fn a_failure_keeps_what_there_is(world: impl World) {
+    let (manager, session) = session_of(&world).await;
+    let play = Play::Fail("scripted error".to_owned());
+    let result = soon(manager.prompt(input(&world, &session, &play)).into_future()).await.unwrap();
+    let Completion::Failed(failure) = &result.completion else { panic!("{:?}", result.completion) };
+    assert!(failure.message.contains("scripted error"), "{failure:?}");
+    let failed = result.settled().unwrap_err();
+    assert!(failed.to_string().contains("scripted error"), "{failed}");
+    assert!(!failed.result.conversation.blocks().is_empty());
+}
+
+async fn a_json_answer_is_asked_for_again(world: impl World) {
+    #[derive(Debug, serde::Deserialize, PartialEq)]
+    struct Number {
+        n: u32,
+    }
+    let schema = json!({"type": "object"});
+    let (manager, session) = session_of(&world).await;
+    let good = input(&world, &session, &say("Here: {\"n\": 7}"));
+    let number: Number = soon(manager.prompt(good).json(&schema, 0)).await.unwrap();
+    assert_eq!(number, Number { n: 7 });
+    let bad = input(&world, &session, &say("no idea"));
+    let error = soon(manager.prompt(bad).json::<Number>(&schema, 0)).await.unwrap_err();
+    assert!(error.to_string().contains("1 attempts"), "{error}");
+}
+
+async fn any_number_of_readers_watch_a_session(world: impl World) {
+    let (manager, session) = session_of(&world).await;
+    soon(manager.prompt(input(&world, &session, &say("before"))).into_future()).await.unwrap();
+    let mut readers = Vec::new();
+    for _ in 0..3 {
+        readers.push(manager.watch(&session).unwrap());
+    }
+    assert!(readers[0].0.blocks().len() >= 2, "what was before is in the snapshot");
+    drop(readers.remove(0));
+    let result = soon(manager.prompt(input(&world, &session, &say("after"))).into_future()).await.unwrap();
+    manager.forget(&session);
+    drop(manager);
+    for (mut state, updates) in readers {
+        for update in soon(updates.collect::<Vec<_>>()).await {
+            match update {
+                Update::Conversation(event) => state.apply(&event),
+                Update::Missed(now) => state = *now,
+                _ => {}
+            }
+        }
+        assert_eq!(state, result.conversation);
+    }
+}
+
+async fn a_dropped_prompt_is_given_up_and_the_next_goes_on(world: impl World) {
+    let (manager, session) = session_of(&world).await;
+    let running = manager.prompt(input(&world, &session, &gate("one")).abort_on_drop()).start();
+    soon(world.at_gate()).await;
+    drop(running);
+    soon(async {
+        while manager.stats().turns.given_up == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    world.open_gate();
+    let next = soon(manager.prompt(input(&world, &session, &say("two"))).into_future()).await.unwrap();
+    assert_eq!(next.answer().as_deref(), Some("two"));
+}
+
+async fn a_shutdown_leaves_the_turn_resumable(world: impl World) {
+    let store = Arc::new(MemoryStore::default());
+    let manager = world.builder().store(Arc::clone(&store) as _).wait(limits()).unwrap().build();
+    let session = create(&manager).await;
+    let running = manager.prompt(input(&world, &session, &gate("one"))).start();
+    soon(world.at_gate()).await;
+    soon(manager.shutdown()).await;
+    assert_eq!(soon(running).await.unwrap().completion, Completion::GivenUp);
+    let late = soon(manager.prompt(input(&world, &session, &say("late"))).into_future()).await.unwrap_err();
+    assert!(matches!(late, PromptError::ShutDown { .. }), "{late:?}");
+    let open = store.open_turns();
+    let [record] = open.as_slice() else { panic!("one turn is open: {open:?}") };
+    world.open_gate();
+    let fresh = world.builder().wait(limits()).unwrap().build();
+    let result = soon(fresh.resume(record.clone())).await.unwrap();
+    assert_eq!((&result.completion, result.answer().as_deref()), (&Completion::Settled, Some("one")));
+    assert_eq!(world.runs(&session, &result.submission.message_id), 1);
+}
+
+/// A store that stops the process at a phase: before it is written, or after.
+struct Stopping {
+    inner: MemoryStore,
+    at: Phase,
+    is_written: bool,
+    reached: watch::Sender<bool>,
+}
+
+impl Store for Stopping {
+    fn put_turn<'a>(
+        &'a self,
+        record: &'a TurnRecord,
+    ) -> BoxFuture<'a, Result<(), Box<dyn Error + Send + Sync>>> {
+        Box::pin(async move {
+            let stops = record.phase == self.at;
+            if !stops || self.is_written {
+                self.inner.put_turn(record).await?;
+            }
+            if stops {
+                self.reached.send_replace(true);
+                std::future::pending::<()>().await;
+            }
+            Ok(())
+        })
+    }
+}
+
+async fn a_turn_goes_on_from_every_recorded_phase(world: impl World) {
+    let world = Arc::new(world);
+    let manager = world.builder().wait(limits()).unwrap().build();
+    let session = create(&manager).await;
+    let mut n_recorded = 0;
+    for at in [Phase::Prepared, Phase::Submitted, Phase::Started, Phase::Finished] {
+        for is_written in [false, true] {
+            let case = format!("{at:?}, written: {is_written}");
+            let store = Stopping {
+                inner: MemoryStore::default(),
+                at,
+                is_written,
+                reached: watch::Sender::new(false),
+            };
+            let store = Arc::new(store);
+            // A process of its own, of which nothing is left but the store.
+            let process =
+                tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+            let (in_process, recorded, id) = (Arc::clone(&world), Arc::clone(&store), session.clone());
+            process.spawn(async move {
+                let manager = in_process.builder().store(recorded as _).wait(limits()).unwrap().build();
+                manager.adopt_session("task", &id).await.unwrap();
+                let prompt = input(&*in_process, &id, &say("the answer"));
+                drop(manager.prompt(prompt).await);
+            });
+            soon(store.reached.subscribe().wait_for(|reached| *reached)).await.unwrap();
+            process.shutdown_background();
+            let open = store.inner.open_turns();
+            let fresh = world.builder().wait(limits()).unwrap().build();
+            let Some(record) = open.first() else {
+                assert!(
+                    at == Phase::Prepared && !is_written || at == Phase::Finished && is_written,
+                    "{case}"
+                );
+                continue;
+            };
+            n_recorded += 1;
+            let json = serde_json::to_string(record).unwrap();
+            let record: TurnRecord = serde_json::from_str(&json).unwrap();
+            let message = record.prompt.message_id.clone();
+            let result = soon(fresh.resume(record)).await.unwrap_or_else(|error| panic!("{case}: {error:?}"));
+            assert_eq!(result.completion, Completion::Settled, "{case}");
+            assert_eq!(result.answer().as_deref(), Some("the answer"), "{case}");
+            assert_eq!(result.submission.message_id, message, "{case}");
+            assert_eq!(world.runs(&session, &message), 1, "{case}");
+        }
+    }
+    assert_eq!(n_recorded, 6);
+}
+
+/// A store that fails when it is written to for the n-th time.
+struct Failing {
+    at: usize,
+    n_writes: AtomicUsize,
+}
+
+impl Store for Failing {
+    fn put_turn<'a>(&'a self, _: &'a TurnRecord) -> BoxFuture<'a, Result<(), Box<dyn Error + Send + Sync>>> {
+        let fails = self.n_writes.fetch_add(1, SeqCst) == self.at;
+        Box::pin(std::future::ready(if fails { Err("the disk is full".into()) } else { Ok(()) }))
+    }
+}
+
+async fn what_cannot_be_recorded_is_not_sent(world: impl World) {
+    for at in [0, 1] {
+        let store = Arc::new(Failing { at, n_writes: AtomicUsize::new(0) });
+        let manager = world.builder().store(store).wait(limits()).unwrap().build();
+        let session = create(&manager).await;
+        let input = input(&world, &session, &say("never")).message_id(format!("msg_unsent{at}"));
+        let error = soon(manager.prompt(input).into_future()).await.unwrap_err();
+        assert!(matches!(error, PromptError::NotRecorded { .. }), "{at}: {error:?}");
+        assert_eq!(error.delivery(), Delivery::NotSent);
+        assert_eq!(world.runs(&session, &format!("msg_unsent{at}").into()), 0);
+        manager.delete(&session).await.unwrap();
+    }
+}
+
+async fn a_record_that_the_agent_knows_nothing_of_runs_nothing(world: impl World) {
+    let store = Arc::new(MemoryStore::default());
+    let manager = world.builder().store(Arc::clone(&store) as _).wait(limits()).unwrap().build();
+    let session = create(&manager).await;
+    let running = manager.prompt(input(&world, &session, &gate("one"))).start();
+    soon(world.at_gate()).await;
+    let record = store.open_turns().remove(0);
+    drop(running);
+    world.open_gate();
+    for phase in [Phase::Accepted, Phase::Started] {
+        let mut lie = record.clone();
+        lie.prompt.message_id = format!("msg_lie{phase:?}").into();
+        lie.phase = phase;
+        match soon(manager.resume(lie.clone())).await {
+            Ok(result) => assert_eq!(result.completion, Completion::Interrupted, "{phase:?}"),
+            Err(error) => assert!(matches!(error, PromptError::Interrupted { .. }), "{phase:?}: {error:?}"),
+        }
+        assert_eq!(world.runs(&session, &lie.prompt.message_id), 0, "{phase:?}");
+    }
+    let mut lost = record;
+    lost.prompt.session_id = "ses_lost".into();
+    let error = soon(manager.resume(lost)).await.unwrap_err();
+    assert!(matches!(error, PromptError::Session(_)), "{error:?}");
+}
