@@ -36,10 +36,15 @@ impl Desk {
         })
     }
 
-    /// Decides a request; false if nobody waits for it.
+    /// Decides a request. Returns false if no turn waits for it.
     pub(crate) fn decide(&self, request: &str, decision: Decision) -> bool {
         let waiting = self.waiting().remove(request);
         waiting.is_some_and(|waiting| waiting.send(decision).is_ok())
+    }
+
+    /// Leaves a request undecided, as if no person were there. Returns false if no turn waits for it.
+    pub(crate) fn decline(&self, request: &str) -> bool {
+        self.waiting().remove(request).is_some_and(|waiting| !waiting.is_closed())
     }
 
     /// The decision. Waits from the call on, not from the first poll; giving up closes the request.

@@ -183,12 +183,11 @@ async fn decide_question(
     Path(id): Path<String>,
     Json(reply): Json<Answers>,
 ) -> Response {
-    let decision = reply.answers.map_or_else(|| Decision::Reject(LEFT_TO_MODEL.to_owned()), Decision::Answer);
-    decided(site.desk.decide(&id, decision))
+    decided(match reply.answers {
+        Some(answers) => site.desk.decide(&id, Decision::Answer(answers)),
+        None => site.desk.decline(&id),
+    })
 }
-
-/// What the model is told when the person leaves a question to it.
-const LEFT_TO_MODEL: &str = "Decide for yourself, go on, and say in your answer what you assumed.";
 
 fn decided(was_waited_for: bool) -> Response {
     if was_waited_for {
