@@ -288,7 +288,9 @@ async fn interrupted(name: &str, arguments: &[&str], n_running: usize) -> Ended 
     let (mut stdout, mut stderr) = (String::new(), String::new());
     child.stdout.take().unwrap().read_to_string(&mut stdout).await.unwrap();
     child.stderr.take().unwrap().read_to_string(&mut stderr).await.unwrap();
-    assert_eq!(fake.open_streams(), 0);
+    timeout(PATIENCE, fake.wait_for(|log| log.open_streams == 0))
+        .await
+        .expect("its stream is closed with it");
     assert!(fake.request_count(Route::Abort) >= n_running, "a turn was left running");
     Ended { status: status.code().unwrap_or(-1), stdout, stderr }
 }

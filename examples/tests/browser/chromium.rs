@@ -156,26 +156,25 @@ impl Browser {
         }
     }
 
-    /// Presses and releases the mouse where a person would, on what lies there.
+    /// Clicks what lies where a person would see the element. Looking and clicking are one step of the page's, since anything that
+    /// arrives between the two may move what lies there.
     pub(crate) async fn click(&mut self, selector: &str) {
         let selector = json!(selector);
-        let place = self
+        let clicked = self
             .eval(&format!(
                 "(() => {{
                     const element = document.querySelector({selector});
                     element.scrollIntoView({{block: 'center', behavior: 'instant'}});
                     const box = element.getBoundingClientRect();
-                    const [x, y] = [box.x + box.width / 2, box.y + box.height / 2];
-                    return element.contains(document.elementFromPoint(x, y)) ? {{x, y}} : null;
+                    const seen = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+                    if (!element.contains(seen)) return false;
+                    element.focus({{preventScroll: true}});
+                    seen.click();
+                    return true;
                 }})()"
             ))
             .await;
-        assert!(place.is_object(), "{selector} is covered by something");
-        for kind in ["mousePressed", "mouseReleased"] {
-            let (x, y) = (&place["x"], &place["y"]);
-            let event = json!({"type": kind, "x": x, "y": y, "button": "left", "clickCount": 1});
-            self.call("Input.dispatchMouseEvent", event).await;
-        }
+        assert!(clicked == true, "{selector} is covered by something");
     }
 
     /// Types into whatever has the focus.
