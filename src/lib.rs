@@ -7,6 +7,7 @@
 mod agent;
 #[cfg(feature = "client")]
 mod backoff;
+pub mod claude;
 mod conversation;
 #[cfg(feature = "client")]
 mod count;
@@ -15,6 +16,7 @@ mod error;
 #[cfg(feature = "client")]
 pub mod guide;
 mod ids;
+mod json;
 #[cfg(feature = "client")]
 mod manager;
 pub mod markdown;

@@ -8,14 +8,14 @@ use serde::{
 };
 use serde_json::{Value, value::RawValue};
 
-use super::{
-    Extra, MessageError, MessageInfo, Part, SessionInfo, SessionStatus,
-    decode::{DecodeError, Object, Place, decode, decode_seed},
-    delta,
-    part::wire_struct,
-    tagged::{Fields, OneGo, Tagged},
+use super::{Extra, MessageError, MessageInfo, Part, SessionInfo, SessionStatus, delta, part::wire_struct};
+use crate::{
+    ids::{CallId, MessageId, PartId, RequestId, SessionId},
+    json::{
+        decode::{DecodeError, Object, Place, decode, decode_seed},
+        tagged::{Fields, OneGo, Tagged},
+    },
 };
-use crate::ids::{CallId, MessageId, PartId, RequestId, SessionId};
 
 /// One event of the server's stream.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,10 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{
-    Message, SessionInfo,
-    decode::{DecodeError, Place, decode, decode_list},
-};
+use super::{Message, SessionInfo};
+use crate::json::decode::{DecodeError, Place, decode, decode_list};
 
 /// How deep sessions may be nested in one document; the server allows a handful of levels.
 const MAX_DEPTH: usize = 64;

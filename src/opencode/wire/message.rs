@@ -6,16 +6,15 @@ use serde::{
 };
 use serde_json::{Value, value::RawValue};
 
-use super::{
-    Extra, Part,
-    decode::{DecodeError, Decoded, Object, Place, decode, decode_list, deserialize_by_from_json},
-    part::wire_struct,
-    tagged::{Fields, OneGo, Tagged},
-};
+use super::{Extra, Part, part::wire_struct};
 use crate::{
     agent::ModelRef,
     conversation::TokenUsage,
     ids::{MessageId, SessionId},
+    json::{
+        decode::{DecodeError, Decoded, Object, Place, decode, decode_list, deserialize_by_from_json},
+        tagged::{Fields, OneGo, Tagged},
+    },
     time::Millis,
 };
 
@@ -128,13 +127,13 @@ wire_struct! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         total: Option<u64>,
         /// Read by the model, without the cached ones.
-        #[serde(default, deserialize_with = "super::number::count")]
+        #[serde(default, deserialize_with = "crate::json::number::count")]
         input: u64,
         /// Written by the model.
-        #[serde(default, deserialize_with = "super::number::count")]
+        #[serde(default, deserialize_with = "crate::json::number::count")]
         output: u64,
         /// Thought by the model.
-        #[serde(default, deserialize_with = "super::number::count")]
+        #[serde(default, deserialize_with = "crate::json::number::count")]
         reasoning: u64,
         /// Cached.
         #[serde(default)]
@@ -144,10 +143,10 @@ wire_struct! {
     /// Tokens in the provider's cache.
     TokenCache {
         /// Read from it.
-        #[serde(default, deserialize_with = "super::number::count")]
+        #[serde(default, deserialize_with = "crate::json::number::count")]
         read: u64,
         /// Written to it.
-        #[serde(default, deserialize_with = "super::number::count")]
+        #[serde(default, deserialize_with = "crate::json::number::count")]
         write: u64,
     }
 }

@@ -7,20 +7,14 @@
 //! Objects told apart by a tag (`type`, `role`) are decoded by hand. Serde's own untagged fallback would report a malformed
 //! known part only as "did not match any variant".
 
-mod decode;
 pub(crate) mod delta;
 mod event;
 mod export;
 mod message;
-mod number;
 mod part;
 mod request;
 mod session;
-mod tagged;
 
-#[cfg(feature = "client")]
-pub(crate) use decode::from_json;
-pub use decode::{DecodeError, Decoded};
 pub use event::{
     EventPayload, PartDelta, PermissionReply, PermissionRequest, Question, QuestionOption, QuestionRequest,
     ServerEvent, ToolReference,
@@ -46,4 +40,9 @@ pub use session::{
 /// Fields that this version does not know, kept as they came.
 pub type Extra = serde_json::Map<String, serde_json::Value>;
 
-pub use crate::agent::{ModelRef, QuestionAnswer};
+#[cfg(feature = "client")]
+pub(crate) use crate::json::from_json;
+pub use crate::{
+    agent::{ModelRef, QuestionAnswer},
+    json::{DecodeError, Decoded},
+};

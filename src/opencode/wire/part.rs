@@ -6,13 +6,13 @@ use serde::{
 };
 use serde_json::Value;
 
-use super::{
-    Extra, MessageError, ModelRef, Tokens,
-    decode::{DecodeError, Place, deserialize_by_from_json},
-    tagged::{Fields, Tagged},
-};
+use super::{Extra, MessageError, ModelRef, Tokens};
 use crate::{
     ids::{CallId, MessageId, PartId, SessionId},
+    json::{
+        decode::{DecodeError, Place, deserialize_by_from_json},
+        tagged::{Fields, Tagged},
+    },
     time::Millis,
 };
 

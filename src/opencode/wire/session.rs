@@ -5,12 +5,12 @@ use std::{borrow::Cow, collections::BTreeMap};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{
-    Extra, ModelRef, Tokens,
-    decode::{DecodeError, Place, decode, deserialize_by_from_json},
-    part::wire_struct,
+use super::{Extra, ModelRef, Tokens, part::wire_struct};
+use crate::{
+    ids::SessionId,
+    json::decode::{DecodeError, Place, decode, deserialize_by_from_json},
+    time::Millis,
 };
-use crate::{ids::SessionId, time::Millis};
 
 wire_struct! {
     /// A session.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer};
 
 /// Reads a count. A provider's arithmetic can leave a fraction or a negative number; neither is worth losing a message for.
-pub(super) fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+pub(crate) fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Number {

@@ -25,7 +25,7 @@ pub struct DecodeError {
 
 impl DecodeError {
     /// An error that the JSON itself does not show.
-    pub(super) fn custom(what: &'static str, place: Place<'_>, json: &str, reason: &str) -> Self {
+    pub(crate) fn custom(what: &'static str, place: Place<'_>, json: &str, reason: &str) -> Self {
         locate(what, place, ".", json, serde::de::Error::custom(reason))
     }
 
@@ -74,7 +74,7 @@ impl<T> Default for Decoded<T> {
 
 /// Where a piece of JSON stands in its document.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Place<'a> {
+pub(crate) enum Place<'a> {
     Root,
     Field(&'a Place<'a>, &'static str),
     Index(&'a Place<'a>, usize),
@@ -92,7 +92,7 @@ impl fmt::Display for Place<'_> {
 }
 
 /// Decodes the object `json`, which stands at `place`.
-pub(super) fn decode<'de, T: Deserialize<'de>>(
+pub(crate) fn decode<'de, T: Deserialize<'de>>(
     what: &str,
     place: Place<'_>,
     json: &'de str,
@@ -101,7 +101,7 @@ pub(super) fn decode<'de, T: Deserialize<'de>>(
 }
 
 /// A struct that is written as an object. Serde would take an array too, for its fields in order.
-pub(super) struct Object<T>(pub(super) T);
+pub(crate) struct Object<T>(pub(crate) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -122,7 +122,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
 }
 
 /// Decodes `json`, which stands at `place`.
-pub(super) fn decode_any<'de, T: Deserialize<'de>>(
+pub(crate) fn decode_any<'de, T: Deserialize<'de>>(
     what: &str,
     place: Place<'_>,
     json: &'de str,
@@ -131,7 +131,7 @@ pub(super) fn decode_any<'de, T: Deserialize<'de>>(
 }
 
 /// Decodes `json`, which stands at `place`, with `seed`. Only a failure pays for finding its path.
-pub(super) fn decode_seed<'de, S: DeserializeSeed<'de> + Clone>(
+pub(crate) fn decode_seed<'de, S: DeserializeSeed<'de> + Clone>(
     what: &str,
     place: Place<'_>,
     json: &'de str,
@@ -179,7 +179,7 @@ fn without_value(error: serde_json::Error) -> serde_json::Error {
 }
 
 /// Decodes each element on its own with `element`.
-pub(super) fn decode_list<T>(
+pub(crate) fn decode_list<T>(
     what: &'static str,
     place: Place<'_>,
     json: &str,
@@ -226,4 +226,4 @@ macro_rules! deserialize_by_from_json {
         }
     )*};
 }
-pub(super) use deserialize_by_from_json;
+pub(crate) use deserialize_by_from_json;

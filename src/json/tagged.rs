@@ -18,7 +18,7 @@ use super::decode::{DecodeError, Place, decode_seed};
 const MAX_HEAD: usize = 4;
 
 /// An object told apart by a tag.
-pub(super) trait Tagged: Sized {
+pub(crate) trait Tagged: Sized {
     /// What errors call it.
     const WHAT: &'static str;
     /// The tag, and other strings that `read` takes from the [`Fields`] by name.
@@ -38,7 +38,7 @@ pub(super) trait Tagged: Sized {
 }
 
 /// A tagged object as part of something that is read in one go. Its errors do not say where they are.
-pub(super) struct OneGo<T>(pub(super) T);
+pub(crate) struct OneGo<T>(pub(crate) T);
 
 impl<'de, T: Tagged> Deserialize<'de> for OneGo<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -109,7 +109,7 @@ impl<'de, T: Tagged> de::Visitor<'de> for Reader<'_, T> {
 }
 
 /// The fields of a tagged object, except those of its head.
-pub(super) struct Fields<'de, A> {
+pub(crate) struct Fields<'de, A> {
     map: A,
     names: &'static [&'static str],
     /// What was met of the head so far.
@@ -121,7 +121,7 @@ pub(super) struct Fields<'de, A> {
 
 impl<'de, A: MapAccess<'de>> Fields<'de, A> {
     /// A field of the head, if there is one; to be asked for when all other fields have been read.
-    pub(super) fn head(&mut self, name: &str) -> Option<Cow<'de, str>> {
+    pub(crate) fn head(&mut self, name: &str) -> Option<Cow<'de, str>> {
         let at = self.names.iter().position(|known| *known == name)?;
         self.head[at].take()
     }
