@@ -76,6 +76,6 @@ pub use session::{StreamEvent, StreamUsage, reduce_to_stream};
 pub use store::{MemoryStore, Store, TurnRecord};
 pub use time::{InvalidTimestamp, Millis, Timestamp};
 pub use transcript::{
-    Architecture, Malformed, OpenCodeFormat, OpenCodeOptions, Transcript, TranscriptError, parse_opencode,
-    parse_opencode_events, parse_transcript,
+    Architecture, Malformed, OpenCodeFormat, OpenCodeOptions, Transcript, TranscriptError, parse_claude,
+    parse_claude_stream, parse_opencode, parse_opencode_events, parse_transcript,
 };

@@ -3,11 +3,16 @@
 //! Every format goes through the converter and reducer that the live stream goes through, so that a state loaded from a
 //! file equals the one that was streamed.
 
+pub use crate::claude::transcript::{parse_claude, parse_claude_stream};
 pub use crate::opencode::transcript::{
     OpenCodeFormat, OpenCodeOptions, parse_opencode, parse_opencode_events,
 };
 
-use crate::{conversation::SessionConversationState, ids::SessionId, opencode::wire::DecodeError};
+use crate::{
+    conversation::{ConvertOptions, SessionConversationState},
+    ids::SessionId,
+    json::DecodeError,
+};
 
 /// Which agent's format a transcript has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +20,8 @@ use crate::{conversation::SessionConversationState, ids::SessionId, opencode::wi
 pub enum Architecture {
     /// `OpenCode`: message lists, exports, exports with children, and event logs; see [`parse_opencode`].
     OpenCode,
+    /// Claude Code: a session's JSONL file; see [`parse_claude`].
+    ClaudeCode,
 }
 
 /// A transcript, loaded.
@@ -85,5 +92,6 @@ pub enum TranscriptError {
 pub fn parse_transcript(architecture: Architecture, text: &str) -> Result<Transcript, TranscriptError> {
     match architecture {
         Architecture::OpenCode => parse_opencode(&[text], &OpenCodeOptions::default()),
+        Architecture::ClaudeCode => parse_claude(text.as_bytes(), &[], ConvertOptions::default(), |_| {}),
     }
 }

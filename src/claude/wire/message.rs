@@ -141,8 +141,8 @@ pub struct AssistantBody {
     #[serde(default)]
     pub model: Option<Arc<str>>,
     /// Its blocks, or one of them.
-    #[serde(default)]
-    pub content: Content,
+    #[serde(default, deserialize_with = "blocks")]
+    pub content: Vec<ContentBlock>,
     /// What it used: streamed, as far as was known when the message began.
     #[serde(default)]
     pub usage: Option<ApiUsage>,
@@ -173,7 +173,7 @@ pub struct ApiUsage {
 }
 
 /// Kinds of tokens written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[non_exhaustive]
 pub struct OutputDetails {
     /// Tokens thought.
@@ -378,6 +378,14 @@ impl<'de> Deserialize<'de> for Content {
 /// An object. Serde would take an array for a struct too.
 pub(super) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     Object::deserialize(deserializer).map(|Object(value)| value)
+}
+
+/// Blocks; a text alone is one.
+fn blocks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ContentBlock>, D::Error> {
+    Ok(match Content::deserialize(deserializer)? {
+        Content::Text(text) => vec![ContentBlock::Text { text }],
+        Content::Blocks(blocks) => blocks,
+    })
 }
 
 fn content_or_nothing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Content, D::Error> {

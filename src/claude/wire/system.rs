@@ -117,6 +117,9 @@ pub enum SessionState {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct ApiRetry {
+    /// Its id; another one in the stream than in the transcript.
+    #[serde(default)]
+    pub uuid: Option<MessageId>,
     /// Which attempt failed, from 1.
     #[serde(alias = "retryAttempt")]
     pub attempt: u32,

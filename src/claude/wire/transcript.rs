@@ -198,6 +198,7 @@ impl Tagged for Result<SystemLine, Unknown> {
         let line = Line::deserialize(fields)?;
         let event = match kind {
             "api_error" => TranscriptEvent::ApiError(ApiRetry {
+                uuid: line.uuid,
                 attempt: line.retry_attempt,
                 max_retries: line.max_retries,
                 retry_delay_ms: line.retry_in_ms,
