@@ -25,8 +25,8 @@ pub struct DecodeError {
 
 impl DecodeError {
     /// An error that the JSON itself does not show.
-    pub(crate) fn custom(what: &'static str, place: Place<'_>, json: &str, reason: &str) -> Self {
-        locate(what, place, ".", json, serde::de::Error::custom(reason))
+    pub(crate) fn custom(what: &'static str, at: JsonPath<'_>, json: &str, reason: &str) -> Self {
+        locate(what, at, ".", json, serde::de::Error::custom(reason))
     }
 
     /// What was being decoded: `message`, `part`, `message.updated` …
@@ -74,30 +74,30 @@ impl<T> Default for Decoded<T> {
 
 /// Where a piece of JSON stands in its document.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Place<'a> {
+pub(crate) enum JsonPath<'a> {
     Root,
-    Field(&'a Place<'a>, &'static str),
-    Index(&'a Place<'a>, usize),
+    Field(&'a JsonPath<'a>, &'static str),
+    Index(&'a JsonPath<'a>, usize),
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for JsonPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Root => Ok(()),
-            Self::Field(Place::Root, name) => f.write_str(name),
+            Self::Field(JsonPath::Root, name) => f.write_str(name),
             Self::Field(parent, name) => write!(f, "{parent}.{name}"),
             Self::Index(parent, index) => write!(f, "{parent}[{index}]"),
         }
     }
 }
 
-/// Decodes the object `json`, which stands at `place`.
+/// Decodes the object `json`, which stands at `at`.
 pub(crate) fn decode<'de, T: Deserialize<'de>>(
     what: &str,
-    place: Place<'_>,
+    at: JsonPath<'_>,
     json: &'de str,
 ) -> Result<T, DecodeError> {
-    decode_any(what, place, json).map(|Object(value)| value)
+    decode_any(what, at, json).map(|Object(value)| value)
 }
 
 /// A struct that is written as an object. Serde would take an array too, for its fields in order.
@@ -121,19 +121,19 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// Decodes `json`, which stands at `place`.
+/// Decodes `json`, which stands at `at`.
 pub(crate) fn decode_any<'de, T: Deserialize<'de>>(
     what: &str,
-    place: Place<'_>,
+    at: JsonPath<'_>,
     json: &'de str,
 ) -> Result<T, DecodeError> {
-    decode_seed(what, place, json, PhantomData)
+    decode_seed(what, at, json, PhantomData)
 }
 
-/// Decodes `json`, which stands at `place`, with `seed`. Only a failure pays for finding its path.
+/// Decodes `json`, which stands at `at`, with `seed`. Only a failure pays for finding its path.
 pub(crate) fn decode_seed<'de, S: DeserializeSeed<'de> + Clone>(
     what: &str,
-    place: Place<'_>,
+    at: JsonPath<'_>,
     json: &'de str,
     seed: S,
 ) -> Result<S::Value, DecodeError> {
@@ -144,14 +144,14 @@ pub(crate) fn decode_seed<'de, S: DeserializeSeed<'de> + Clone>(
         let mut deserializer = serde_json::Deserializer::from_str(json);
         match seed.deserialize(serde_path_to_error::Deserializer::new(&mut deserializer, &mut track)) {
             // The value alone is fine, so what follows it is not.
-            Ok(_) => locate(what, place, ".", json, error),
-            Err(error) => locate(what, place, &track.path().to_string(), json, error),
+            Ok(_) => locate(what, at, ".", json, error),
+            Err(error) => locate(what, at, &track.path().to_string(), json, error),
         }
     })
 }
 
-fn locate(what: &str, place: Place<'_>, path: &str, json: &str, source: serde_json::Error) -> DecodeError {
-    let outer = place.to_string();
+fn locate(what: &str, at: JsonPath<'_>, path: &str, json: &str, source: serde_json::Error) -> DecodeError {
+    let outer = at.to_string();
     let path = match (outer.as_str(), path) {
         ("", path) => path.to_owned(),
         (_, ".") => outer,
@@ -181,14 +181,14 @@ fn without_value(error: serde_json::Error) -> serde_json::Error {
 /// Decodes each element on its own with `element`.
 pub(crate) fn decode_list<T>(
     what: &'static str,
-    place: Place<'_>,
+    at: JsonPath<'_>,
     json: &str,
-    mut element: impl FnMut(Place<'_>, &str, &mut Vec<DecodeError>) -> Result<T, DecodeError>,
+    mut element: impl FnMut(JsonPath<'_>, &str, &mut Vec<DecodeError>) -> Result<T, DecodeError>,
 ) -> Result<Decoded<T>, DecodeError> {
-    let raw: Vec<&RawValue> = decode_any(what, place, json)?;
+    let raw: Vec<&RawValue> = decode_any(what, at, json)?;
     let mut decoded = Decoded { items: Vec::with_capacity(raw.len()), malformed: Vec::new() };
     for (index, raw) in raw.into_iter().enumerate() {
-        match element(Place::Index(&place, index), raw.get(), &mut decoded.malformed) {
+        match element(JsonPath::Index(&at, index), raw.get(), &mut decoded.malformed) {
             Ok(item) => decoded.items.push(item),
             Err(error) => decoded.malformed.push(error),
         }
@@ -202,14 +202,14 @@ impl<T: DeserializeOwned> Decoded<T> {
     /// # Errors
     /// If `json` is not an array.
     pub fn from_json(what: &'static str, json: &str) -> Result<Self, DecodeError> {
-        decode_list(what, Place::Root, json, |place, raw, _| decode_any(what, place, raw))
+        decode_list(what, JsonPath::Root, json, |at, raw, _| decode_any(what, at, raw))
     }
 }
 
 /// Decodes one document.
 #[cfg(feature = "client")]
 pub(crate) fn from_json<T: DeserializeOwned>(what: &'static str, json: &str) -> Result<T, DecodeError> {
-    decode_any(what, Place::Root, json)
+    decode_any(what, JsonPath::Root, json)
 }
 
 /// Implements `Deserialize` through a type's own `from_json`, for use inside other JSON documents.

@@ -12,7 +12,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use super::decode::{DecodeError, Place, decode_seed};
+use super::decode::{DecodeError, JsonPath, decode_seed};
 
 /// How many names a head may have.
 const MAX_HEAD: usize = 4;
@@ -27,13 +27,13 @@ pub(crate) trait Tagged: Sized {
     /// Reads the object; `fields` are those that are not in the head.
     fn read<'de, A: MapAccess<'de>>(tag: &str, fields: &mut Fields<'de, A>) -> Result<Self, A::Error>;
 
-    /// Decodes `json`, which stands at `place`.
-    fn decode(place: Place<'_>, json: &str) -> Result<Self, DecodeError> {
+    /// Decodes `json`, which stands at `at`.
+    fn decode(at: JsonPath<'_>, json: &str) -> Result<Self, DecodeError> {
         if let Ok(OneGo(value)) = serde_json::from_str(json) {
             return Ok(value);
         }
-        let Tag(tag, _) = decode_seed(Self::WHAT, place, json, Reader::<Tag<Self>>::default())?;
-        decode_seed(Self::WHAT, place, json, Reader::<Self> { tag: Some(&tag), of: PhantomData })
+        let Tag(tag, _) = decode_seed(Self::WHAT, at, json, TaggedSeed::<Tag<Self>>::default())?;
+        decode_seed(Self::WHAT, at, json, TaggedSeed::<Self> { tag: Some(&tag), of: PhantomData })
     }
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct OneGo<T>(pub(crate) T);
 
 impl<'de, T: Tagged> Deserialize<'de> for OneGo<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Reader::default().deserialize(deserializer).map(OneGo)
+        TaggedSeed::default().deserialize(deserializer).map(OneGo)
     }
 }
 
@@ -59,25 +59,25 @@ impl<T: Tagged> Tagged for Tag<T> {
     }
 }
 
-struct Reader<'t, T> {
+struct TaggedSeed<'t, T> {
     /// The tag, if it is known already.
     tag: Option<&'t str>,
     of: PhantomData<T>,
 }
 
-impl<T> Default for Reader<'_, T> {
+impl<T> Default for TaggedSeed<'_, T> {
     fn default() -> Self {
         Self { tag: None, of: PhantomData }
     }
 }
 
-impl<T> Clone for Reader<'_, T> {
+impl<T> Clone for TaggedSeed<'_, T> {
     fn clone(&self) -> Self {
         Self { tag: self.tag, of: PhantomData }
     }
 }
 
-impl<'de, T: Tagged> DeserializeSeed<'de> for Reader<'_, T> {
+impl<'de, T: Tagged> DeserializeSeed<'de> for TaggedSeed<'_, T> {
     type Value = T;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<T, D::Error> {
@@ -85,7 +85,7 @@ impl<'de, T: Tagged> DeserializeSeed<'de> for Reader<'_, T> {
     }
 }
 
-impl<'de, T: Tagged> de::Visitor<'de> for Reader<'_, T> {
+impl<'de, T: Tagged> de::Visitor<'de> for TaggedSeed<'_, T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

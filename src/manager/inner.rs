@@ -9,7 +9,7 @@ use super::{
     options::ManagerOptions,
     registry::Registry,
     session::{Conversation, Session},
-    stats::Counters,
+    stats::ManagerCounters,
 };
 use crate::{
     agent::{Agent, AgentError, NewSession},
@@ -24,7 +24,7 @@ pub(super) struct Inner {
     pub(super) registry: Mutex<Registry>,
     pub(super) tasks: TaskTracker,
     pub(super) shutdown: CancellationToken,
-    pub(super) counters: Counters,
+    pub(super) counters: ManagerCounters,
 }
 
 impl Inner {

@@ -4,7 +4,7 @@
 //! into each session, answers what agents ask, and turns the end of an execution into a result. What waiting means is the agent's
 //! business: see [`OpenSession`].
 
-mod conclude;
+mod ended;
 mod error;
 mod host;
 mod inner;
@@ -41,13 +41,13 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, debug_span, info};
 
 use self::{
-    conclude::answer_aborts,
+    ended::answer_aborts,
     host::{Host, TurnState},
     inner::{Inner, agent_error},
     options::ManagerOptions,
     run::{Queued, Run, Work},
-    stats::Counters,
-    updates::Reader,
+    stats::ManagerCounters,
+    updates::UpdateSender,
 };
 use crate::{
     agent::{AbortReport, Agent, Ended, IdleOutcome, OpenSession, Stop, Unprepared, WaitOptions},
@@ -74,7 +74,7 @@ impl ConversationManager {
             registry: Mutex::default(),
             tasks: TaskTracker::new(),
             shutdown: CancellationToken::new(),
-            counters: Counters::default(),
+            counters: ManagerCounters::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -411,7 +411,7 @@ impl ConversationManager {
     /// ```
     pub fn watch(&self, session: &SessionId) -> Result<(SessionConversationState, Updates), SessionError> {
         let session = self.inner.known(session)?;
-        let (reader, updates) = Reader::new();
+        let (reader, updates) = UpdateSender::new();
         let (_, state) = session.conversation.add_reader(reader);
         Ok((state, updates))
     }
@@ -522,7 +522,7 @@ impl ConversationManager {
 
     fn start(&self, work: Work) -> RunningPrompt {
         let (sender, receiver) = oneshot::channel();
-        let (reader, updates) = Reader::new();
+        let (reader, updates) = UpdateSender::new();
         let cancel = self.inner.shutdown.child_token();
         let id = work.session_id().clone();
         let span = debug_span!("prompt", session = %id);

@@ -8,12 +8,12 @@ use tracing::{info, warn};
 
 use super::{
     PromptError, PromptExecutionResult, PromptInput, WhenBusy,
-    conclude::answer_aborts,
+    ended::answer_aborts,
     host::{Host, TurnState},
     inner::{Inner, check_same_directory},
     queue::{Permit, Ticket},
     session::Session,
-    updates::Reader,
+    updates::UpdateSender,
 };
 use crate::{
     agent::{Delivery, Ended, Execution, Limit, Phase, PreparedPrompt, PromptSpec, Unprepared, WaitOptions},
@@ -77,7 +77,7 @@ impl Run<'_> {
     pub(super) async fn run(
         &self,
         queued: Option<Queued>,
-        reader: Reader,
+        reader: UpdateSender,
     ) -> Result<PromptExecutionResult, PromptError> {
         let result = self.wait_and_run(queued, reader).await;
         self.inner.counters.ended(&result);
@@ -87,7 +87,7 @@ impl Run<'_> {
     async fn wait_and_run(
         &self,
         queued: Option<Queued>,
-        reader: Reader,
+        reader: UpdateSender,
     ) -> Result<PromptExecutionResult, PromptError> {
         let waiting = self.inner.counters.waiting.hold();
         let admitted = tokio::select! {
@@ -164,7 +164,7 @@ impl Run<'_> {
             answer_aborts(session, aborts, abort).await;
         }
         let (prompt, execution) = outcome?;
-        let result = self.inner.conclude(session, &prompt, execution);
+        let result = self.inner.result_of(session, &prompt, execution);
         // A turn that was given up goes on without this process, and can be resumed.
         if !self.abandoned.is_cancelled() {
             // What ended is known to the caller; that the record still says otherwise costs one read after a restart.

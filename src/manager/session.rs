@@ -10,7 +10,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::{
     queue::PromptQueue,
-    updates::{Reader, Update},
+    updates::{Update, UpdateSender},
 };
 use crate::{
     agent::{AbortReport, ConversationSink, OpenSession, Opened, SessionDescription, StopRequest},
@@ -86,7 +86,7 @@ pub(super) struct Conversation(Mutex<Live>);
 #[derive(Debug, Default)]
 struct Live {
     state: SessionConversationState,
-    readers: Vec<(ReaderId, Reader)>,
+    readers: Vec<(ReaderId, UpdateSender)>,
     next_reader: ReaderId,
     title: Option<String>,
     updated_at: Option<Timestamp>,
@@ -172,7 +172,7 @@ impl Conversation {
     }
 
     /// Adds a reader, which gets every update from now on; returns the state that they continue.
-    pub(super) fn add_reader(&self, reader: Reader) -> (ReaderId, SessionConversationState) {
+    pub(super) fn add_reader(&self, reader: UpdateSender) -> (ReaderId, SessionConversationState) {
         let mut live = self.live();
         let id = live.next_reader;
         live.next_reader += 1;

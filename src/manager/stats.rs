@@ -62,13 +62,13 @@ pub struct ManagerStatistics {
 }
 
 #[derive(Debug)]
-pub(super) struct Counters {
+pub(super) struct ManagerCounters {
     pub(super) turns: TurnCounters,
     pub(super) waiting: Gauge,
     pub(super) running: Gauge,
 }
 
-impl Default for Counters {
+impl Default for ManagerCounters {
     fn default() -> Self {
         Self {
             turns: TurnCounters::default(),
@@ -85,7 +85,7 @@ pub(super) struct Running<'a> {
     began: Instant,
 }
 
-impl Counters {
+impl ManagerCounters {
     pub(super) fn snapshot(&self) -> ManagerStatistics {
         let (waiting, running) = (self.waiting.get(), self.running.get());
         ManagerStatistics { turns: self.turns.snapshot(), waiting, running }

@@ -69,12 +69,12 @@ impl Stream for Updates {
 
 /// The sending side of [`Updates`]. Never blocks: a reader that is too slow misses updates and gets the state instead.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct UpdateSender {
     sender: mpsc::Sender<Update>,
     has_missed: bool,
 }
 
-impl Reader {
+impl UpdateSender {
     pub(super) fn new() -> (Self, Updates) {
         let (sender, receiver) = mpsc::channel(CAPACITY);
         (Self { sender, has_missed: false }, Updates(receiver))
@@ -122,32 +122,32 @@ mod tests {
 
     #[test]
     fn a_reader_that_is_too_slow_gets_the_state_and_goes_on() {
-        let (mut reader, mut updates) = Reader::new();
+        let (mut sender, mut updates) = UpdateSender::new();
         let state = SessionConversationState::new();
         for count in 0..CAPACITY + 10 {
-            reader.send(update(count), &state);
+            sender.send(update(count), &state);
         }
         for count in 0..CAPACITY - 1 {
             assert_eq!(updates.next().now_or_never(), Some(Some(update(count))));
         }
-        reader.send(update(1), &state);
+        sender.send(update(1), &state);
         assert_eq!(updates.next().now_or_never(), Some(Some(Update::Missed(Box::new(state.clone())))));
         assert_eq!(StreamExt::next(&mut updates).now_or_never(), Some(Some(update(1))));
-        reader.catch_up(&state);
+        sender.catch_up(&state);
         assert!(updates.next().now_or_never().is_none(), "nothing was missed since");
-        drop(reader);
+        drop(sender);
         assert_eq!(updates.next().now_or_never(), Some(None));
     }
 
     #[test]
     fn what_was_missed_at_the_end_is_replaced_in_the_last_place() {
-        let (mut reader, mut updates) = Reader::new();
+        let (mut sender, mut updates) = UpdateSender::new();
         let state = SessionConversationState::new();
         for count in 0..2 * CAPACITY {
-            reader.send(update(count), &state);
+            sender.send(update(count), &state);
         }
-        reader.catch_up(&state);
-        drop(reader);
+        sender.catch_up(&state);
+        drop(sender);
         let mut last = None;
         while let Some(Some(update)) = updates.next().now_or_never() {
             last = Some(update);

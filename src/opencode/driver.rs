@@ -10,7 +10,7 @@ use tracing::{debug, trace, warn};
 use super::{
     client::{ApiError, DirectoryClient, FeedSignal, GoneReason, Subscription},
     mirror::Observed,
-    reading::{Back, Reader},
+    reading::{Back, SessionReader},
     replies::{Verdict, ask, reply},
     session::{OpenCodeSession, stopped},
     turn::machine::{Action, Ended as TurnEnded, Goal, Input, Read, ReadId, Reading, Request, Turn},
@@ -271,7 +271,7 @@ impl<'a> Driver<'a> {
         self.work.push(submit.boxed());
     }
 
-    fn reader(&self) -> Reader {
+    fn reader(&self) -> SessionReader {
         let live = self.session.live();
         let root = self.session.id.clone();
         let (back, expected) = match &self.prompt {
@@ -282,7 +282,7 @@ impl<'a> Driver<'a> {
             None => (Back::ToPrompt, 1),
         };
         let known_children = live.tree.children().cloned().collect();
-        Reader { api: self.api.clone(), root, back, expected, known_children }
+        SessionReader { api: self.api.clone(), root, back, expected, known_children }
     }
 
     fn done(&mut self, done: Done) -> Result<(), Ended> {

@@ -27,7 +27,7 @@ pub(super) enum Back {
     ToPrompt,
 }
 
-pub(super) struct Reader {
+pub(super) struct SessionReader {
     pub(super) api: DirectoryClient,
     pub(super) root: SessionId,
     pub(super) back: Back,
@@ -36,7 +36,7 @@ pub(super) struct Reader {
     pub(super) known_children: BTreeSet<SessionId>,
 }
 
-impl Reader {
+impl SessionReader {
     /// The status is read first: a session that is idle *before* its messages are read, and whose messages are complete, is
     /// at rest.
     pub(super) async fn read(self, scope: Scope) -> Result<Reading, ApiError> {

@@ -197,10 +197,10 @@ impl OpenCodeSession {
             Prompt { message_id: prompt.message_id.clone(), body: prompt.request.clone().into(), from };
         let driven = Driver::new(self, host, host.limits().clone(), Some(sent), &mut events).run().await;
         self.live().is_running = false;
-        self.conclude(&id, &prompt.text, driven)
+        self.execution_of(&id, &prompt.text, driven)
     }
 
-    fn conclude(&self, prompt: &MessageId, text: &str, driven: Driven) -> Execution {
+    fn execution_of(&self, prompt: &MessageId, text: &str, driven: Driven) -> Execution {
         let Driven { ended, mut delivery, is_unbroken, abort, cause } = driven;
         let mut live = self.live();
         live.is_at_rest =

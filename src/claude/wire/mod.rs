@@ -29,7 +29,7 @@ pub use self::{
 };
 pub use crate::json::DecodeError;
 
-use crate::json::decode::Place;
+use crate::json::decode::JsonPath;
 
 /// A line, or a part of one, of a kind that is not known.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +45,6 @@ pub struct Unknown {
 fn text<'a>(what: &'static str, line: &'a [u8]) -> Result<&'a str, DecodeError> {
     std::str::from_utf8(line).map_err(|error| {
         let good = String::from_utf8_lossy(&line[..error.valid_up_to()]);
-        DecodeError::custom(what, Place::Root, &good, "it is not UTF-8")
+        DecodeError::custom(what, JsonPath::Root, &good, "it is not UTF-8")
     })
 }

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     ids::{MessageId, RequestId, SessionId, ToolUseId},
     json::{
-        decode::{DecodeError, Place},
+        decode::{DecodeError, JsonPath},
         tagged::{Fields, OneGo, Tagged},
     },
 };
@@ -200,7 +200,7 @@ impl StreamMessage {
     /// # Errors
     /// If it is not a JSON object with a type, or a line of a known kind is malformed.
     pub fn from_json(json: &str) -> Result<Self, DecodeError> {
-        let mut line = Self::decode(Place::Root, json)?;
+        let mut line = Self::decode(JsonPath::Root, json)?;
         if let Self::Unknown(unknown) | Self::System(SystemMessage::Unknown(unknown)) = &mut line {
             unknown.json = json.into();
         }

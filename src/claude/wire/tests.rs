@@ -60,8 +60,8 @@ fn kinds(lines: &[&str], is_known: impl Fn(&str) -> bool) {
                     .map(|_| ())
                     .and_then(|()| TranscriptLine::from_json(&broken.to_string()).map(|_| ()))
                     .unwrap_err();
-                let place = if value["type"] == "system" && field == "message" { "." } else { field };
-                assert!(error.path().starts_with(place), "{field} of {line}: {error}");
+                let at = if value["type"] == "system" && field == "message" { "." } else { field };
+                assert!(error.path().starts_with(at), "{field} of {line}: {error}");
             }
         }
     }

@@ -9,7 +9,7 @@ use super::{ApiRetry, AssistantLine, CompactBoundary, Content, Informational, Un
 use crate::{
     ids::{AgentId, MessageId, ToolUseId},
     json::{
-        decode::{DecodeError, Place, decode},
+        decode::{DecodeError, JsonPath, decode},
         tagged::{Fields, OneGo, Tagged},
     },
     time::Timestamp,
@@ -100,7 +100,7 @@ impl TranscriptLine {
     /// # Errors
     /// If it is not a JSON object with a type, or a line of a known kind is malformed.
     pub fn from_json(json: &str) -> Result<Self, DecodeError> {
-        let mut line = Self::decode(Place::Root, json)?;
+        let mut line = Self::decode(JsonPath::Root, json)?;
         if let Self::Unknown(unknown) = &mut line {
             unknown.json = json.into();
         }
@@ -122,7 +122,7 @@ impl SubagentMeta {
     /// # Errors
     /// If it is malformed.
     pub fn from_bytes(json: &[u8]) -> Result<Self, DecodeError> {
-        decode("subagent's meta file", Place::Root, super::text("subagent's meta file", json)?)
+        decode("subagent's meta file", JsonPath::Root, super::text("subagent's meta file", json)?)
     }
 }
 

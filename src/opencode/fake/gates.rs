@@ -42,7 +42,7 @@ impl Gates {
         if self.lock().open.contains(name) {
             return;
         }
-        let _place = Place::take(self, name);
+        let _waiter = Waiter::new(self, name);
         arrived();
         loop {
             changed.as_mut().await;
@@ -60,19 +60,19 @@ impl Gates {
 }
 
 /// One that waits; dropping it, also by cancellation, leaves the queue.
-struct Place<'a> {
+struct Waiter<'a> {
     gates: &'a Gates,
     name: &'a str,
 }
 
-impl<'a> Place<'a> {
-    fn take(gates: &'a Gates, name: &'a str) -> Self {
+impl<'a> Waiter<'a> {
+    fn new(gates: &'a Gates, name: &'a str) -> Self {
         *gates.lock().waiting.entry(name.to_owned()).or_default() += 1;
         Self { gates, name }
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         if let Some(waiting) = self.gates.lock().waiting.get_mut(self.name) {
             *waiting -= 1;

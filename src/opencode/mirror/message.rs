@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Claim, Effects, Owner, Source,
+    Claim, Effects, Origin, Owner,
     emit::emit,
     progress::{child, is_older, progress_of_step, progress_of_tool, rank, shows_in_parts, text, text_mut},
 };
@@ -104,7 +104,7 @@ impl MessageLog {
     pub(super) fn merge_info(
         &mut self,
         info: &MessageInfo,
-        source: Source,
+        source: Origin,
         converter: Converter<'_>,
         effects: &mut Effects,
     ) -> bool {
@@ -137,7 +137,7 @@ impl MessageLog {
         &mut self,
         part: &Part,
         is_user: bool,
-        source: Source,
+        source: Origin,
         converter: Converter<'_>,
         effects: &mut Effects,
     ) -> bool {
@@ -286,7 +286,7 @@ impl PartLog {
         Self { part, stored, child, shown: Vec::new(), grown: false }
     }
 
-    fn merge(&mut self, part: &Part, source: Source, is_user: bool) -> Merged {
+    fn merge(&mut self, part: &Part, source: Origin, is_user: bool) -> Merged {
         if self.part == *part {
             if let Some(text) = text(part) {
                 self.stored = text.text.len();

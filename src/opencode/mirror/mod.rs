@@ -69,12 +69,12 @@ pub enum Snapshot {
 
 /// Where an observation comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum Origin {
     Event,
     List(Snapshot),
 }
 
-impl Source {
+impl Origin {
     /// Whether it is right where it differs from what is known.
     fn is_truth(self) -> bool {
         match self {

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Effects, Owner, Snapshot, Source, emit::emit, message::MessageLog};
+use super::{Effects, Origin, Owner, Snapshot, emit::emit, message::MessageLog};
 use crate::{
     conversation::{
         BlockOrder, ConversationEvent, ConvertOptions, RunStatus, SubagentCompleted, SubagentSpawned,
@@ -151,7 +151,7 @@ impl SessionLog {
     pub(super) fn see_message_info(
         &mut self,
         info: &MessageInfo,
-        source: Source,
+        source: Origin,
         options: ConvertOptions,
         effects: &mut Effects,
     ) {
@@ -198,7 +198,7 @@ impl SessionLog {
         &mut self,
         part: &Part,
         is_user: bool,
-        source: Source,
+        source: Origin,
         options: ConvertOptions,
         effects: &mut Effects,
     ) {
@@ -237,7 +237,7 @@ impl SessionLog {
         options: ConvertOptions,
         effects: &mut Effects,
     ) {
-        let source = Source::List(snapshot);
+        let source = Origin::List(snapshot);
         if source.is_truth() {
             self.remove_unlisted(messages, snapshot, options, effects);
         }
@@ -460,9 +460,9 @@ impl SessionLog {
     }
 
     /// Whether something may be taken in: a list may be older than a removal, an event is not.
-    fn admits(&mut self, thing: &Removed, source: Source) -> bool {
+    fn admits(&mut self, thing: &Removed, source: Origin) -> bool {
         let Some(at) = self.removed.iter().position(|removed| removed == thing) else { return true };
-        let is_news = source != Source::List(Snapshot::Live);
+        let is_news = source != Origin::List(Snapshot::Live);
         if is_news {
             self.removed.remove(at);
         }

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Claim, Effects, Observed, Snapshot, Source, message::MessageLog, session::SessionLog};
+use super::{Claim, Effects, Observed, Origin, Snapshot, message::MessageLog, session::SessionLog};
 use crate::{
     conversation::{ConversationEvent, ConvertOptions},
     ids::{BlockId, ConversationId, MessageId, PartId, SessionId},
@@ -66,10 +66,10 @@ impl SessionTree {
         let options = self.options;
         match &event.payload {
             EventPayload::MessageUpdated(info) => self.step(info.session_id(), |session, effects| {
-                session.see_message_info(info, Source::Event, options, effects);
+                session.see_message_info(info, Origin::Event, options, effects);
             }),
             EventPayload::PartUpdated { part, .. } => self.step(&part.session_id, |session, effects| {
-                session.see_part(part, false, Source::Event, options, effects);
+                session.see_part(part, false, Origin::Event, options, effects);
             }),
             EventPayload::PartDelta(delta) if matches!(delta.field.as_str(), "text" | "") => {
                 self.step(&delta.session_id, |session, effects| {

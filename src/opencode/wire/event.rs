@@ -12,7 +12,7 @@ use super::{Extra, MessageError, MessageInfo, Part, SessionInfo, SessionStatus, 
 use crate::{
     ids::{CallId, MessageId, PartId, RequestId, SessionId},
     json::{
-        decode::{DecodeError, Object, Place, decode, decode_seed},
+        decode::{DecodeError, JsonPath, Object, decode, decode_seed},
         tagged::{Fields, OneGo, Tagged},
     },
 };
@@ -288,22 +288,22 @@ impl ServerEvent {
             #[serde(borrow, rename = "type")]
             kind: Cow<'a, str>,
         }
-        let root = Place::Root;
+        let root = JsonPath::Root;
         let outer: Envelope<'_> = decode("event", root, json)?;
         let directory = outer.directory.clone();
-        let (place, text, event) = match outer.payload {
+        let (at, text, event) = match outer.payload {
             Some(raw) if outer.kind.is_none() => {
-                let place = Place::Field(&root, "payload");
-                (place, raw.get(), decode("event", place, raw.get())?)
+                let at = JsonPath::Field(&root, "payload");
+                (at, raw.get(), decode("event", at, raw.get())?)
             }
             Some(_) | None => (root, json, outer),
         };
         let kind = match event.kind {
             Some(kind) => kind,
-            None => decode::<WithKind<'_>>("event", place, text)?.kind,
+            None => decode::<WithKind<'_>>("event", at, text)?.kind,
         };
         let properties = event.properties.map_or("{}", RawValue::get);
-        let payload = EventPayload::decode(&kind, Place::Field(&place, "properties"), properties)?;
+        let payload = EventPayload::decode(&kind, JsonPath::Field(&at, "properties"), properties)?;
         Ok(Self { id: event.id, directory, payload })
     }
 }
@@ -368,18 +368,18 @@ impl<'de> DeserializeSeed<'de> for Properties<'_> {
 
 impl EventPayload {
     /// As [`Self::read`], with a path to errors in tagged objects as well.
-    fn decode(kind: &str, place: Place<'_>, json: &str) -> Result<Self, DecodeError> {
+    fn decode(kind: &str, at: JsonPath<'_>, json: &str) -> Result<Self, DecodeError> {
         Ok(match kind {
             "message.part.updated" => {
-                let with: WithPart<&RawValue> = decode(kind, place, json)?;
-                let part = Part::decode(Place::Field(&place, "part"), with.part.get())?;
+                let with: WithPart<&RawValue> = decode(kind, at, json)?;
+                let part = Part::decode(JsonPath::Field(&at, "part"), with.part.get())?;
                 Self::PartUpdated { part, delta: with.delta }
             }
             "message.updated" => {
-                let with: WithInfo<&RawValue> = decode(kind, place, json)?;
-                Self::MessageUpdated(MessageInfo::decode(Place::Field(&place, "info"), with.info.get())?)
+                let with: WithInfo<&RawValue> = decode(kind, at, json)?;
+                Self::MessageUpdated(MessageInfo::decode(JsonPath::Field(&at, "info"), with.info.get())?)
             }
-            _ => decode_seed(kind, place, json, Properties { kind })?,
+            _ => decode_seed(kind, at, json, Properties { kind })?,
         })
     }
 

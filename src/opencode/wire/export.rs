@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{Message, SessionInfo};
-use crate::json::decode::{DecodeError, Place, decode, decode_list};
+use crate::json::decode::{DecodeError, JsonPath, decode, decode_list};
 
 /// How deep sessions may be nested in one document; the server allows a handful of levels.
 const MAX_DEPTH: usize = 64;
@@ -47,12 +47,12 @@ impl SessionExport {
     /// If `json` is not an object with `messages`.
     pub fn from_json(json: &str) -> Result<(Self, Vec<DecodeError>), DecodeError> {
         let mut malformed = Vec::new();
-        let export = Self::decode(Place::Root, json, 0, &mut malformed)?;
+        let export = Self::decode(JsonPath::Root, json, 0, &mut malformed)?;
         Ok((export, malformed))
     }
 
     fn decode(
-        place: Place<'_>,
+        at: JsonPath<'_>,
         json: &str,
         depth: usize,
         malformed: &mut Vec<DecodeError>,
@@ -67,25 +67,25 @@ impl SessionExport {
             #[serde(borrow, default)]
             children: Vec<&'a RawValue>,
         }
-        let raw: Raw<'_> = decode("session export", place, json)?;
-        let info_place = Place::Field(&place, "info");
+        let raw: Raw<'_> = decode("session export", at, json)?;
+        let info_place = JsonPath::Field(&at, "info");
         let info = raw.info.map(|info| decode("session", info_place, info.get())).transpose();
         let info = info.unwrap_or_else(|error| {
             malformed.push(error);
             None
         });
-        let messages_place = Place::Field(&place, "messages");
+        let messages_place = JsonPath::Field(&at, "messages");
         let messages = decode_list("message list", messages_place, raw.messages.get(), Message::decode)?;
         malformed.extend(messages.malformed);
-        let children_place = Place::Field(&place, "children");
+        let children_place = JsonPath::Field(&at, "children");
         let mut children = Vec::new();
         for (index, child) in raw.children.into_iter().enumerate() {
-            let place = Place::Index(&children_place, index);
+            let at = JsonPath::Index(&children_place, index);
             if depth == MAX_DEPTH {
-                malformed.push(DecodeError::custom("session export", place, child.get(), "nested too deep"));
+                malformed.push(DecodeError::custom("session export", at, child.get(), "nested too deep"));
                 continue;
             }
-            match Self::decode(place, child.get(), depth + 1, malformed) {
+            match Self::decode(at, child.get(), depth + 1, malformed) {
                 Ok(child) => children.push(child),
                 Err(error) => malformed.push(error),
             }

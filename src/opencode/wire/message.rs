@@ -12,7 +12,7 @@ use crate::{
     conversation::TokenUsage,
     ids::{MessageId, SessionId},
     json::{
-        decode::{DecodeError, Decoded, Object, Place, decode, decode_list, deserialize_by_from_json},
+        decode::{DecodeError, Decoded, JsonPath, Object, decode, decode_list, deserialize_by_from_json},
         tagged::{Fields, OneGo, Tagged},
     },
     time::Millis,
@@ -239,7 +239,7 @@ impl MessageInfo {
     /// # Errors
     /// If a field that this version knows is missing or has another type.
     pub fn from_json(json: &str) -> Result<Self, DecodeError> {
-        Self::decode(Place::Root, json)
+        Self::decode(JsonPath::Root, json)
     }
 }
 
@@ -282,7 +282,7 @@ impl Message {
     /// If it, or one of its parts, is malformed.
     pub fn from_json(json: &str) -> Result<Self, DecodeError> {
         let mut malformed = Vec::new();
-        let message = Self::decode(Place::Root, json, &mut malformed)?;
+        let message = Self::decode(JsonPath::Root, json, &mut malformed)?;
         malformed.into_iter().next().map_or(Ok(message), Err)
     }
 
@@ -291,11 +291,11 @@ impl Message {
     /// # Errors
     /// If `json` is not an array.
     pub fn list_from_json(json: &str) -> Result<Decoded<Self>, DecodeError> {
-        decode_list("message list", Place::Root, json, Self::decode)
+        decode_list("message list", JsonPath::Root, json, Self::decode)
     }
 
     pub(super) fn decode(
-        place: Place<'_>,
+        at: JsonPath<'_>,
         json: &str,
         malformed: &mut Vec<DecodeError>,
     ) -> Result<Self, DecodeError> {
@@ -316,11 +316,11 @@ impl Message {
         if let Ok(Object(Whole { info: OneGo(info), parts })) = serde_json::from_str(json) {
             return Ok(Self { info, parts: parts.into_iter().map(|OneGo(part)| part).collect() });
         }
-        let raw: Raw<'_> = decode("message", place, json)?;
-        let info = MessageInfo::decode(Place::Field(&place, "info"), raw.info.get())?;
-        let parts_place = Place::Field(&place, "parts");
+        let raw: Raw<'_> = decode("message", at, json)?;
+        let info = MessageInfo::decode(JsonPath::Field(&at, "info"), raw.info.get())?;
+        let parts_place = JsonPath::Field(&at, "parts");
         let parts = raw.parts.iter().enumerate().filter_map(|(index, part)| {
-            Part::decode(Place::Index(&parts_place, index), part.get())
+            Part::decode(JsonPath::Index(&parts_place, index), part.get())
                 .map_err(|error| malformed.push(error))
                 .ok()
         });

@@ -10,7 +10,7 @@ use super::{Extra, MessageError, ModelRef, Tokens};
 use crate::{
     ids::{CallId, MessageId, PartId, SessionId},
     json::{
-        decode::{DecodeError, Place, deserialize_by_from_json},
+        decode::{DecodeError, JsonPath, deserialize_by_from_json},
         tagged::{Fields, Tagged},
     },
     time::Millis,
@@ -386,7 +386,7 @@ impl Part {
     /// # Errors
     /// If a field that this version knows is missing or has another type.
     pub fn from_json(json: &str) -> Result<Self, DecodeError> {
-        Self::decode(Place::Root, json)
+        Self::decode(JsonPath::Root, json)
     }
 }
 

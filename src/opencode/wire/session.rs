@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{Extra, ModelRef, Tokens, part::wire_struct};
 use crate::{
     ids::SessionId,
-    json::decode::{DecodeError, Place, decode, deserialize_by_from_json},
+    json::decode::{DecodeError, JsonPath, decode, deserialize_by_from_json},
     time::Millis,
 };
 
@@ -213,15 +213,15 @@ impl SessionStatus {
             #[serde(default)]
             next: Millis,
         }
-        let head: Head<'_> = decode("session status", Place::Root, json)?;
+        let head: Head<'_> = decode("session status", JsonPath::Root, json)?;
         Ok(match &*head.kind {
             "idle" => Self::Idle,
             "busy" => Self::Busy,
             "retry" => {
-                let Retry { attempt, message, next } = decode("session status", Place::Root, json)?;
+                let Retry { attempt, message, next } = decode("session status", JsonPath::Root, json)?;
                 Self::Retry { attempt, message, next }
             }
-            _ => Self::Unknown(decode("session status", Place::Root, json)?),
+            _ => Self::Unknown(decode("session status", JsonPath::Root, json)?),
         })
     }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream::BoxStream};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{Feed, FeedLoss, GoneReason, Registry, ResyncReason, decode, peek::Peek, queue::Queue};
+use super::{Feed, FeedLoss, GoneReason, OpenFeeds, ResyncReason, decode, peek::Peek, queue::Queue};
 use crate::{
     backoff::Backoff,
     ids::SessionId,
@@ -49,22 +49,22 @@ impl Source for HttpSource {
 const BURST: usize = 256;
 
 /// Runs a feed until nobody needs it, the client is shut down, or the server refuses for good.
-pub(super) async fn run<S: Source>(registry: Arc<Registry>, feed: Arc<Feed>, source: S) {
+pub(super) async fn run<S: Source>(feeds: Arc<OpenFeeds>, feed: Arc<Feed>, source: S) {
     let reason = tokio::select! {
         biased;
-        () = registry.cancel.cancelled() => GoneReason::ShutDown,
-        () = registry.unused(&feed) => return,
-        reason = keep_connected(&registry, &feed, &source) => reason,
+        () = feeds.cancel.cancelled() => GoneReason::ShutDown,
+        () = feeds.unused(&feed) => return,
+        reason = keep_connected(&feeds, &feed, &source) => reason,
     };
     tracing::debug!(directory = ?feed.directory, %reason, "event feed ended");
-    registry.end(&feed, &reason);
+    feeds.end(&feed, &reason);
 }
 
-async fn keep_connected<S: Source>(registry: &Registry, feed: &Feed, source: &S) -> GoneReason {
-    let options = &registry.options;
+async fn keep_connected<S: Source>(feeds: &OpenFeeds, feed: &Feed, source: &S) -> GoneReason {
+    let options = &feeds.options;
     let mut backoff = Backoff::new(options.backoff, options.max_backoff);
     loop {
-        let mut connection = Connection { registry, feed, live_since: None };
+        let mut connection = Connection { feeds, feed, live_since: None };
         let loss = connection.run(source).await;
         if connection.live_since.is_some_and(|since| since.elapsed() >= options.calm) {
             backoff.reset();
@@ -84,7 +84,7 @@ async fn keep_connected<S: Source>(registry: &Registry, feed: &Feed, source: &S)
 }
 
 struct Connection<'a> {
-    registry: &'a Registry,
+    feeds: &'a OpenFeeds,
     feed: &'a Feed,
     live_since: Option<Instant>,
 }
@@ -92,7 +92,7 @@ struct Connection<'a> {
 impl Connection<'_> {
     /// Opens the stream and hands out its events until it ends.
     async fn run<S: Source>(&mut self, source: &S) -> FeedLoss {
-        let options = &self.registry.options;
+        let options = &self.feeds.options;
         let after = options.ready_timeout;
         let ready_by = Instant::now() + after;
         let mut chunks = match timeout_at(ready_by, source.open()).await {
@@ -103,7 +103,7 @@ impl Connection<'_> {
         let mut decoder = EventDecoder::new(options.event_limit);
         let mut last_chunk = Instant::now();
         loop {
-            let patience = self.registry.patience();
+            let patience = self.feeds.patience();
             let deadline = if self.live_since.is_some() { last_chunk + patience } else { ready_by };
             let mut chunk = match timeout_at(deadline, chunks.next()).await {
                 Ok(Some(Ok(chunk))) => chunk,
@@ -115,7 +115,7 @@ impl Connection<'_> {
             last_chunk = Instant::now();
             let mut n_events = 0;
             while let Some(event) = decoder.next(&mut chunk) {
-                self.registry.counters.events.increment();
+                self.feeds.counters.events.increment();
                 match event {
                     Ok(json) => {
                         if let Some(loss) = self.handle(&json) {
@@ -123,7 +123,7 @@ impl Connection<'_> {
                         }
                     }
                     Err(error) => {
-                        self.registry.counters.events_malformed.increment();
+                        self.feeds.counters.events_malformed.increment();
                         tracing::warn!(directory = ?self.feed.directory, %error, "event skipped");
                         let reason = ResyncReason::TooLarge { limit: error.limit };
                         tell_missed(&self.everybody(), &reason);
@@ -150,13 +150,13 @@ impl Connection<'_> {
                 if self.live_since.is_none() {
                     self.live_since = Some(Instant::now());
                     if self.feed.live() {
-                        self.registry.counters.reconnects.increment();
+                        self.feeds.counters.reconnects.increment();
                     }
                 }
                 return None;
             }
             "server.heartbeat" => {
-                self.registry.saw_heartbeat();
+                self.feeds.saw_heartbeat();
                 return None;
             }
             _ => {}
@@ -175,7 +175,7 @@ impl Connection<'_> {
 
     /// Decodes an event for `targets`; without them for those whom it turns out to concern, or for everybody if that cannot be told.
     fn deliver(&self, json: &str, targets: Option<Vec<Arc<Queue>>>) {
-        match decode(json, &self.registry.counters) {
+        match decode(json, &self.feeds.counters) {
             Ok(event) => {
                 let event = Arc::new(event);
                 let session = event.payload.session_id().map(SessionId::as_str);

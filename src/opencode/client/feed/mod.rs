@@ -215,9 +215,9 @@ impl fmt::Debug for Subscription {
 }
 
 /// All feeds of a client. Dropping it ends them.
-pub(crate) struct Feeds(Arc<Registry>);
+pub(crate) struct Feeds(Arc<OpenFeeds>);
 
-struct Registry {
+struct OpenFeeds {
     feeds: Mutex<Open>,
     options: FeedOptions,
     counters: Arc<Counters>,
@@ -242,12 +242,12 @@ struct Feed {
 }
 
 struct State {
-    phase: Phase,
+    link: Link,
     routing: Routing,
 }
 
 /// Where a feed's connection is.
-enum Phase {
+enum Link {
     /// The first attempt is under way. Left when the server says that the stream is open, or by a failure.
     Opening,
     /// Events flow. Left by a loss.
@@ -258,7 +258,7 @@ enum Phase {
 
 impl Feeds {
     pub(crate) fn new(options: FeedOptions, counters: Arc<Counters>) -> Self {
-        Self(Arc::new(Registry {
+        Self(Arc::new(OpenFeeds {
             feeds: Mutex::default(),
             options,
             counters,
@@ -275,16 +275,16 @@ impl Feeds {
         everything: bool,
         source: impl FnOnce() -> S,
     ) -> Subscription {
-        let registry = &self.0;
-        let mut open = lock(&registry.feeds);
+        let feeds = &self.0;
+        let mut open = lock(&feeds.feeds);
         let existing = open.feeds.get(&directory.cloned()).cloned();
         let is_new = existing.is_none();
         let feed = existing.unwrap_or_else(|| Arc::new(Feed::new(directory.cloned())));
         if is_new && !open.shut_down {
             open.feeds.insert(directory.cloned(), Arc::clone(&feed));
-            registry.tasks.spawn(connection::run(Arc::clone(registry), Arc::clone(&feed), source()));
+            feeds.tasks.spawn(connection::run(Arc::clone(feeds), Arc::clone(&feed), source()));
         }
-        let queue = Arc::new(Queue::new(&registry.options, Arc::clone(&registry.counters)));
+        let queue = Arc::new(Queue::new(&feeds.options, Arc::clone(&feeds.counters)));
         let id = feed.add(&queue, everything);
         if open.shut_down {
             queue.end(GoneReason::ShutDown);
@@ -306,7 +306,7 @@ impl Drop for Feeds {
     }
 }
 
-impl Registry {
+impl OpenFeeds {
     /// Waits until `feed` has had no subscribers for the linger time, and has been taken off the list.
     async fn unused(&self, feed: &Arc<Feed>) {
         loop {
@@ -349,7 +349,7 @@ impl Registry {
 
 impl Feed {
     fn new(directory: Option<Directory>) -> Self {
-        let state = State { phase: Phase::Opening, routing: Routing::default() };
+        let state = State { link: Link::Opening, routing: Routing::default() };
         Self { directory, state: Mutex::new(state), changed: Notify::new() }
     }
 
@@ -363,10 +363,10 @@ impl Feed {
 
     fn add(&self, queue: &Arc<Queue>, everything: bool) -> SubscriberId {
         let mut state = self.state();
-        match &state.phase {
-            Phase::Opening => {}
-            Phase::Live => queue.live(None),
-            Phase::Down(loss) => queue.lost(loss),
+        match &state.link {
+            Link::Opening => {}
+            Link::Live => queue.live(None),
+            Link::Down(loss) => queue.lost(loss),
         }
         let id = state.routing.add(Arc::clone(queue), everything);
         drop(state);
@@ -377,10 +377,10 @@ impl Feed {
     /// The server says that the stream is open. Returns whether it had been open before.
     fn live(&self) -> bool {
         let mut state = self.state();
-        let before = std::mem::replace(&mut state.phase, Phase::Live);
+        let before = std::mem::replace(&mut state.link, Link::Live);
         let loss = match &before {
-            Phase::Down(loss) => Some(loss),
-            Phase::Opening | Phase::Live => None,
+            Link::Down(loss) => Some(loss),
+            Link::Opening | Link::Live => None,
         };
         for queue in state.routing.all() {
             queue.live(loss);
@@ -390,10 +390,10 @@ impl Feed {
 
     fn lost(&self, loss: &FeedLoss) {
         let mut state = self.state();
-        if matches!(state.phase, Phase::Down(_)) {
+        if matches!(state.link, Link::Down(_)) {
             return;
         }
-        state.phase = Phase::Down(loss.clone());
+        state.link = Link::Down(loss.clone());
         for queue in state.routing.all() {
             queue.lost(loss);
         }

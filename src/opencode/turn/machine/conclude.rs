@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Activity, Delivery, Ended, Goal, Limit, Phase, Scope, Timer, Turn, WaitOptions, Waiting,
+    Activity, Delivery, Ended, Goal, Limit, Scope, Stage, Timer, Turn, WaitOptions, Waiting,
     reads::ReadUnderWay, submit,
 };
 use crate::opencode::{mirror::SessionTree, wire::MessageError};
@@ -80,14 +80,14 @@ impl Turn {
             return self.run_out(now, Limit::Steps);
         }
         self.update_candidate(now, tree);
-        let Phase::Waiting(Waiting { candidate: Some(candidate), .. }) = &self.phase else { return };
+        let Stage::Waiting(Waiting { candidate: Some(candidate), .. }) = &self.stage else { return };
         if candidate.is_confirmed {
             self.conclude(now, tree, candidate.conclusion);
         }
     }
 
     pub(super) fn drop_candidate(&mut self) {
-        if let Phase::Waiting(waiting) = &mut self.phase {
+        if let Stage::Waiting(waiting) = &mut self.stage {
             waiting.candidate = None;
             self.timers.stop(Timer::Confirm);
         }
@@ -98,7 +98,7 @@ impl Turn {
         let grace = self.grace(conclusion);
         let n_progress = self.limits.n_progress();
         let is_unclear = self.statuses.root() == Activity::Unrecognised;
-        let Phase::Waiting(waiting) = &mut self.phase else { return };
+        let Stage::Waiting(waiting) = &mut self.stage else { return };
         waiting.in_background |= conclusion == Conclusion::DescendantRuns;
         // Where the status does not tell that it runs, progress does.
         let still_stands = |candidate: &Candidate| {
@@ -128,7 +128,7 @@ impl Turn {
 
     /// What the session seems to have come to, if it does not run.
     fn seems(&self, tree: &SessionTree) -> Option<Conclusion> {
-        let Phase::Waiting(waiting) = &self.phase else { return None };
+        let Stage::Waiting(waiting) = &self.stage else { return None };
         let root = self.statuses.root();
         if root.is_running() {
             return None;
@@ -188,7 +188,7 @@ impl Turn {
     pub(super) fn candidate_lasted(&mut self, now: Duration) {
         let ran = self.since_submission.ran && self.is_stream_open();
         let is_unclear = self.statuses.is_descendant_unclear();
-        let Phase::Waiting(Waiting { candidate: Some(candidate), .. }) = &mut self.phase else { return };
+        let Stage::Waiting(Waiting { candidate: Some(candidate), .. }) = &mut self.stage else { return };
         let tree = self.facts.descendant_open;
         let scope = match candidate.conclusion {
             // An idle after a busy of this very run needs no second opinion.
@@ -205,7 +205,7 @@ impl Turn {
 
     /// Whether only the messages of a descendant can tell that the turn is over.
     pub(super) fn is_held_by_messages(&self) -> bool {
-        let Phase::Waiting(Waiting { candidate: Some(candidate), .. }) = &self.phase else { return false };
+        let Stage::Waiting(Waiting { candidate: Some(candidate), .. }) = &self.stage else { return false };
         candidate.conclusion == Conclusion::DescendantRuns && self.statuses.is_descendant_unclear()
     }
 
@@ -213,7 +213,7 @@ impl Turn {
     pub(super) fn confirm(&mut self, now: Duration, tree: &SessionTree, read: &ReadUnderWay) {
         self.update_candidate(now, tree);
         let n_status_changes = self.statuses.n_changes();
-        let Phase::Waiting(Waiting { candidate: Some(candidate), .. }) = &mut self.phase else { return };
+        let Stage::Waiting(Waiting { candidate: Some(candidate), .. }) = &mut self.stage else { return };
         let Some(due) = candidate.due.as_ref().filter(|due| read.scope.covers(due.scope)) else { return };
         if candidate.conclusion == Conclusion::DescendantRuns
             && read.mark.n_status_changes != n_status_changes

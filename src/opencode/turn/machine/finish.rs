@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Action, Ended, Goal, Limit, Phase, Scope, TimeoutAction, Timer, Turn};
+use super::{Action, Ended, Goal, Limit, Scope, Stage, TimeoutAction, Timer, Turn};
 use crate::opencode::mirror::SessionTree;
 
 /// How long a last look for progress may take once a limit has run out.
@@ -32,15 +32,15 @@ impl Turn {
     /// Keeps the timer of the limit in force, and ends the turn when that has run out; but not before a read has looked for
     /// progress that was not heard of.
     pub(super) fn check_limit(&mut self, now: Duration) {
-        if matches!(self.phase, Phase::Aborting { .. } | Phase::Closing { .. } | Phase::Finished) {
+        if matches!(self.stage, Stage::Aborting { .. } | Stage::Closing { .. } | Stage::Finished) {
             return;
         }
         let Some((limit, at)) = self.limits.in_force(&self.options, &self.facts) else {
             self.timers.stop(Timer::Limit);
             return self.timers.stop(Timer::LastLook);
         };
-        let overdue = match &mut self.phase {
-            Phase::Waiting(waiting) => Some(&mut waiting.overdue),
+        let overdue = match &mut self.stage {
+            Stage::Waiting(waiting) => Some(&mut waiting.overdue),
             _ => None,
         };
         if now < at {
@@ -79,7 +79,7 @@ impl Turn {
     }
 
     pub(super) fn abort(&mut self, ended: Ended) {
-        if matches!(self.phase, Phase::Aborting { .. } | Phase::Closing { .. } | Phase::Finished) {
+        if matches!(self.stage, Stage::Aborting { .. } | Stage::Closing { .. } | Stage::Finished) {
             return;
         }
         if self.is_untouched() {
@@ -87,7 +87,7 @@ impl Turn {
         }
         self.timers.stop_all();
         self.reads.reset();
-        self.phase = Phase::Aborting { ended };
+        self.stage = Stage::Aborting { ended };
         self.step.actions.push(Action::Abort);
     }
 
@@ -102,7 +102,7 @@ impl Turn {
         self.timers.set(Timer::LastRead, now + LAST_READ);
         self.reads.reset();
         self.reads.want(Scope { tree: self.facts.descendant_open, ..Scope::MESSAGES });
-        self.phase = Phase::Closing { ended, leftovers, is_read: false };
+        self.stage = Stage::Closing { ended, leftovers, is_read: false };
     }
 
     /// Takes in that nothing of the tree runs any more, whatever it left unfinished.
@@ -114,9 +114,9 @@ impl Turn {
     }
 
     pub(super) fn finish(&mut self, ended: Ended) {
-        if !matches!(self.phase, Phase::Finished) {
+        if !matches!(self.stage, Stage::Finished) {
             self.timers.stop_all();
-            self.phase = Phase::Finished;
+            self.stage = Stage::Finished;
             self.step.actions.push(Action::Finish(ended));
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Action, Activity, Leftovers, Messages, POLL_INTERVAL, Phase, ReadId, Reading, Request, Scope, Timer,
+    Action, Activity, Leftovers, Messages, POLL_INTERVAL, ReadId, Reading, Request, Scope, Stage, Timer,
     Turn, Waiting, reads::ReadUnderWay, requests,
 };
 use crate::{
@@ -188,9 +188,9 @@ impl Turn {
     /// How far the messages of a read can be trusted: they are the last word if the session came to rest before it began, and
     /// nothing was heard of since.
     fn certainty(&self, read: &ReadUnderWay) -> Snapshot {
-        let is_final = match &self.phase {
-            Phase::Closing { leftovers, .. } => *leftovers == Leftovers::Final,
-            Phase::Waiting(Waiting { candidate: Some(candidate), .. }) => {
+        let is_final = match &self.stage {
+            Stage::Closing { leftovers, .. } => *leftovers == Leftovers::Final,
+            Stage::Waiting(Waiting { candidate: Some(candidate), .. }) => {
                 candidate.is_at_rest() && candidate.was_due(read) && read.mark == self.mark()
             }
             _ => false,
@@ -198,29 +198,29 @@ impl Turn {
         if is_final { Snapshot::Settled } else { Snapshot::Live }
     }
 
-    /// What a read means for the phases that wait for one.
+    /// What a read means for the stages that wait for one.
     fn read_ended(&mut self, tree: &SessionTree, reading: &Reading) {
         let prompt = self.prompt().cloned();
-        match &mut self.phase {
-            Phase::Resolving { is_absent } => {
+        match &mut self.stage {
+            Stage::Resolving { is_absent } => {
                 // What is not in a list that could not be decoded in full may be there.
                 let is_known = reading.messages.as_ref().is_some_and(|messages| messages.is_sound);
                 let exists = prompt.is_some_and(|prompt| tree.log(tree.root(), &prompt).is_some());
                 *is_absent = is_known && !exists;
             }
-            Phase::Closing { is_read, .. } => *is_read = true,
-            Phase::Opening
-            | Phase::Submitting
-            | Phase::Waiting(_)
-            | Phase::Aborting { .. }
-            | Phase::Finished => {}
+            Stage::Closing { is_read, .. } => *is_read = true,
+            Stage::Opening
+            | Stage::Submitting
+            | Stage::Waiting(_)
+            | Stage::Aborting { .. }
+            | Stage::Finished => {}
         }
     }
 
     pub(super) fn read_failed(&mut self, now: Duration, id: ReadId) {
         let Some(read) = self.reads.end(id) else { return };
         self.looked(&read);
-        if let Phase::Closing { is_read, .. } = &mut self.phase {
+        if let Stage::Closing { is_read, .. } = &mut self.stage {
             *is_read = true;
         }
         // What was to be read is still to be read, but a failing server is not asked in a tight loop.
@@ -229,7 +229,7 @@ impl Turn {
     }
 
     fn looked(&mut self, read: &ReadUnderWay) {
-        if let Phase::Waiting(Waiting { overdue: Some(overdue), .. }) = &mut self.phase {
+        if let Stage::Waiting(Waiting { overdue: Some(overdue), .. }) = &mut self.stage {
             overdue.has_looked |= read.began >= overdue.since;
         }
     }

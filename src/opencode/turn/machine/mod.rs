@@ -54,7 +54,7 @@ const STREAM_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Turn {
     goal: Goal,
     options: WaitOptions,
-    phase: Phase,
+    stage: Stage,
     stream: Stream,
     timers: TimerTable,
     statuses: Statuses,
@@ -71,7 +71,7 @@ pub(crate) struct Turn {
 }
 
 #[derive(Debug)]
-enum Phase {
+enum Stage {
     /// Waits for the event stream. Left when that opens or breaks, or at [`Timer::StreamPatience`].
     Opening,
     /// A submission is under way. Left when it is answered, or the prompt's message is seen.
@@ -118,7 +118,7 @@ impl Turn {
             submissions: Submissions::new(&goal),
             goal,
             options,
-            phase: Phase::Opening,
+            stage: Stage::Opening,
             stream: Stream::Opening,
             timers: TimerTable::default(),
             statuses: Statuses::new(),
@@ -169,7 +169,7 @@ impl Turn {
     /// Takes in what happened, and gives what that means for the conversation and which sessions are to be followed.
     pub(crate) fn handle(&mut self, now: Duration, tree: &mut SessionTree, input: Input<'_>) -> Observed {
         match input {
-            _ if matches!(self.phase, Phase::Finished) => {}
+            _ if matches!(self.stage, Stage::Finished) => {}
             Input::Event(event) => return self.take_event(now, tree, event),
             Input::ReadDone(id, reading) => return self.read_done(now, tree, id, reading),
             Input::ReadFailed(id) => self.read_failed(now, id),
@@ -195,7 +195,7 @@ impl Turn {
             }
             Input::Stop => self.abort(Ended::Stopped(Stop::Aborted)),
             Input::AbortDone { confirmed } => {
-                if let Phase::Aborting { ended } = &self.phase {
+                if let Stage::Aborting { ended } = &self.stage {
                     let ended = ended.clone();
                     self.look(tree);
                     let leftovers = if confirmed { Leftovers::Final } else { Leftovers::MayChange };
@@ -256,9 +256,9 @@ impl Turn {
     }
 
     fn session_gone(&mut self) {
-        match &mut self.phase {
+        match &mut self.stage {
             // The turn has ended otherwise.
-            Phase::Closing { is_read, .. } => *is_read = true,
+            Stage::Closing { is_read, .. } => *is_read = true,
             _ => self.finish(Ended::SessionGone),
         }
     }
@@ -276,12 +276,12 @@ impl Turn {
                 self.restart_silence(now);
             }
             Timer::LastLook => {
-                if let Phase::Waiting(Waiting { overdue: Some(overdue), .. }) = &mut self.phase {
+                if let Stage::Waiting(Waiting { overdue: Some(overdue), .. }) = &mut self.stage {
                     overdue.has_looked = true;
                 }
             }
             Timer::LastRead => {
-                if let Phase::Closing { is_read, .. } = &mut self.phase {
+                if let Stage::Closing { is_read, .. } = &mut self.stage {
                     *is_read = true;
                 }
             }
@@ -289,22 +289,22 @@ impl Turn {
     }
 
     fn decide(&mut self, now: Duration, tree: &mut SessionTree) {
-        if matches!(self.phase, Phase::Finished) {
+        if matches!(self.stage, Stage::Finished) {
             return;
         }
         self.see_delivery();
-        if matches!(self.phase, Phase::Opening) {
+        if matches!(self.stage, Stage::Opening) {
             self.open(now);
         }
-        match &self.phase {
-            Phase::Opening
-            | Phase::Submitting
-            | Phase::Aborting { .. }
-            | Phase::Closing { is_read: false, .. }
-            | Phase::Finished => {}
-            Phase::Resolving { is_absent } => self.resolve(*is_absent),
-            Phase::Waiting(_) => self.wait(now, tree),
-            Phase::Closing { ended, leftovers, is_read: true } => {
+        match &self.stage {
+            Stage::Opening
+            | Stage::Submitting
+            | Stage::Aborting { .. }
+            | Stage::Closing { is_read: false, .. }
+            | Stage::Finished => {}
+            Stage::Resolving { is_absent } => self.resolve(*is_absent),
+            Stage::Waiting(_) => self.wait(now, tree),
+            Stage::Closing { ended, leftovers, is_read: true } => {
                 let ended = ended.clone();
                 if *leftovers == Leftovers::Final {
                     self.settle(tree);
@@ -324,22 +324,22 @@ impl Turn {
         match self.goal {
             Goal::Answer { from, .. } => self.begin(now, from),
             Goal::Rest => {
-                self.phase = Phase::Waiting(Waiting::default());
+                self.stage = Stage::Waiting(Waiting::default());
                 self.reads.want(Scope::ALL);
             }
         }
     }
 
     fn start_read(&mut self, now: Duration) {
-        let may_read = match self.phase {
-            Phase::Waiting(_) | Phase::Resolving { .. } => !self.timers.is_set(Timer::ReadPause),
-            Phase::Closing { is_read, .. } => !is_read,
-            Phase::Opening | Phase::Submitting | Phase::Aborting { .. } | Phase::Finished => false,
+        let may_read = match self.stage {
+            Stage::Waiting(_) | Stage::Resolving { .. } => !self.timers.is_set(Timer::ReadPause),
+            Stage::Closing { is_read, .. } => !is_read,
+            Stage::Opening | Stage::Submitting | Stage::Aborting { .. } | Stage::Finished => false,
         };
         if !may_read || self.reads.is_under_way() {
             return;
         }
-        if !self.is_stream_open() && !matches!(self.phase, Phase::Closing { .. }) {
+        if !self.is_stream_open() && !matches!(self.stage, Stage::Closing { .. }) {
             self.reads.want_while_blind();
         }
         let mark = self.mark();

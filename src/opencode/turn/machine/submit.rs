@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Action, Delivery, Ended, Goal, Phase, Scope, Stream, Timer, Turn, Waiting};
+use super::{Action, Delivery, Ended, Goal, Scope, Stage, Stream, Timer, Turn, Waiting};
 use crate::opencode::wire::MessageError;
 
 /// The first pause before an unclear or undelivered submission is tried again; doubles each time.
@@ -76,7 +76,7 @@ impl Turn {
                 if let Stream::Open { unbroken } = &mut self.stream {
                     *unbroken = true;
                 }
-                self.phase = Phase::Submitting;
+                self.stage = Stage::Submitting;
                 self.submit();
             }
             Delivery::Rejected => self.finish(Ended::NotDelivered(from)),
@@ -85,7 +85,7 @@ impl Turn {
                 self.reads.want(Scope::ALL);
             }
             Delivery::Accepted | Delivery::Started => {
-                self.phase = Phase::Waiting(Waiting::default());
+                self.stage = Stage::Waiting(Waiting::default());
                 self.reads.want(Scope::ALL);
             }
         }
@@ -93,14 +93,14 @@ impl Turn {
 
     pub(super) fn submitted(&mut self, now: Duration, delivery: Delivery) {
         self.submissions.n_unanswered = self.submissions.n_unanswered.saturating_sub(1);
-        let is_submitting = matches!(self.phase, Phase::Submitting);
+        let is_submitting = matches!(self.stage, Stage::Submitting);
         match delivery {
             Delivery::Accepted | Delivery::Started => {
                 self.reach(Delivery::Accepted);
                 self.limits.restart(now);
                 self.restart_silence(now);
                 if is_submitting {
-                    self.phase = Phase::Waiting(Waiting::default());
+                    self.stage = Stage::Waiting(Waiting::default());
                 }
             }
             // A kick that may not have arrived does not count, and shows itself: the session stays as it is, and the next
@@ -123,7 +123,7 @@ impl Turn {
         let is_absent = self.submissions.delivery == Delivery::NotSent;
         let pause = RESUBMIT_PAUSE * 2_u32.saturating_pow(self.submissions.n_sent.saturating_sub(1));
         self.timers.set(Timer::Resubmit, now + pause);
-        self.phase = Phase::Resolving { is_absent };
+        self.stage = Stage::Resolving { is_absent };
     }
 
     pub(super) fn resolve(&mut self, is_absent: bool) {
@@ -134,7 +134,7 @@ impl Turn {
         } else if self.submissions.n_sent > MAX_RESUBMITS {
             self.finish(Ended::NotDelivered(self.submissions.delivery));
         } else if !self.timers.is_set(Timer::Resubmit) {
-            self.phase = Phase::Submitting;
+            self.stage = Stage::Submitting;
             self.submit();
         }
     }
@@ -145,11 +145,11 @@ impl Turn {
             return;
         }
         self.reach(Delivery::Accepted);
-        if matches!(self.phase, Phase::Submitting | Phase::Resolving { .. }) {
+        if matches!(self.stage, Stage::Submitting | Stage::Resolving { .. }) {
             self.timers.stop(Timer::Resubmit);
-            self.phase = Phase::Waiting(Waiting::default());
+            self.stage = Stage::Waiting(Waiting::default());
         }
-        if self.facts.steps > 0 && matches!(self.phase, Phase::Waiting(_)) {
+        if self.facts.steps > 0 && matches!(self.stage, Stage::Waiting(_)) {
             self.reach(Delivery::Started);
         }
     }

@@ -47,7 +47,7 @@ impl Inner {
     }
 
     /// The result of a turn that the model was called for, else the error.
-    pub(super) fn conclude(
+    pub(super) fn result_of(
         &self,
         session: &Session,
         prompt: &PreparedPrompt,
