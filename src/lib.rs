@@ -24,6 +24,7 @@ mod opencode;
 #[cfg(feature = "client")]
 mod process;
 mod session;
+mod setters;
 #[cfg(feature = "client")]
 mod store;
 #[cfg(feature = "test-util")]

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::InvalidInput;
+use crate::{error::InvalidInput, setters::setters};
 
 /// How long a turn may take, and for what reasons.
 ///
 /// Only progress in the session's tree moves the sliding limits: heartbeats, other sessions and "still busy" do not. All of them
 /// stand still while a human is being asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
 #[non_exhaustive]
 pub struct WaitOptions {
     /// Silence allowed while the model is expected to speak. Default 45 s.
@@ -64,41 +65,28 @@ impl Default for WaitOptions {
     }
 }
 
-macro_rules! setters {
-    ($($(#[$doc:meta])* $name:ident: $ty:ty;)*) => {
-        impl WaitOptions {
-            $($(#[$doc])*
-            #[must_use]
-            pub fn $name(mut self, value: impl Into<$ty>) -> Self {
-                self.$name = value.into();
-                self
-            })*
-        }
-    };
-}
-
-setters! {
-    /// Sets the silence allowed while the model is expected to speak; default 45 s.
-    idle_timeout: Duration;
-    /// Sets the silence allowed while a tool runs; default 10 min.
-    tool_timeout: Duration;
-    /// Sets how long the server may go on retrying the provider; default 5 min.
-    retry_budget: Duration;
-    /// Sets how long an accepted prompt may take to start; default 5 s.
-    start_timeout: Duration;
-    /// Sets how often a prompt that does not start is submitted again; default 3.
-    max_kicks: u32;
-    /// Sets how long a session may be idle with an unfinished message; default 5 s.
-    settle_grace: Duration;
-    /// Sets a hard limit for the whole turn; default none.
-    deadline: Option<Duration>;
-    /// Sets how many steps the model may take; default 250.
-    max_steps: usize;
-    /// Sets what happens to the agent's run when a limit runs out; default [`TimeoutAction::Abort`].
-    on_limit: TimeoutAction;
-}
-
 impl WaitOptions {
+    setters! {
+        /// Sets the silence allowed while the model is expected to speak; default 45 s.
+        idle_timeout(limit: impl Into<Duration>) { idle_timeout = limit.into() }
+        /// Sets the silence allowed while a tool runs; default 10 min.
+        tool_timeout(limit: impl Into<Duration>) { tool_timeout = limit.into() }
+        /// Sets how long the server may go on retrying the provider; default 5 min.
+        retry_budget(limit: impl Into<Duration>) { retry_budget = limit.into() }
+        /// Sets how long an accepted prompt may take to start; default 5 s.
+        start_timeout(limit: impl Into<Duration>) { start_timeout = limit.into() }
+        /// Sets how often a prompt that does not start is submitted again; default 3.
+        max_kicks(limit: impl Into<u32>) { max_kicks = limit.into() }
+        /// Sets how long a session may be idle with an unfinished message; default 5 s.
+        settle_grace(limit: impl Into<Duration>) { settle_grace = limit.into() }
+        /// Sets a hard limit for the whole turn; default none.
+        deadline(limit: impl Into<Option<Duration>>) { deadline = limit.into() }
+        /// Sets how many steps the model may take; default 250.
+        max_steps(limit: impl Into<usize>) { max_steps = limit.into() }
+        /// Sets what happens to the agent's run when a limit runs out; default [`TimeoutAction::Abort`].
+        on_limit(action: impl Into<TimeoutAction>) { on_limit = action.into() }
+    }
+
     /// Names the first setting that makes no sense, and the rule that it breaks.
     ///
     /// # Errors

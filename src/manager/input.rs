@@ -16,6 +16,7 @@ use crate::{
     directory::Directory,
     error::InvalidInput,
     ids::{MessageId, ProjectId, SessionId, TaskId},
+    setters::setters,
     time::Timestamp,
 };
 
@@ -58,16 +59,11 @@ impl CreateTaskSession {
         }
     }
 
-    /// Sets the title; default the task's id. With a title the server asks no model for one.
-    pub fn title(mut self, title: impl Into<String>) -> Self {
-        self.title = Some(title.into());
-        self
-    }
-
-    /// Sets when the task's session counts as created; default when the server made it.
-    pub fn created_at(mut self, moment: Timestamp) -> Self {
-        self.created_at = Some(moment);
-        self
+    setters! {
+        /// Sets the title; default the task's id. With a title the server asks no model for one.
+        title(title: impl Into<String>) { title = Some(title.into()) }
+        /// Sets when the task's session counts as created; default when the server made it.
+        created_at(moment: Timestamp) { created_at = Some(moment) }
     }
 
     /// Takes the place of the task's session if it has one, which is then forgotten but not deleted; default an error.
@@ -189,60 +185,27 @@ impl PromptInput {
         self
     }
 
-    /// Says where the session works, for a session that this manager did not make; default is to ask the agent.
-    pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
-        self.directory = Some(directory.into());
-        self
-    }
-
-    /// Sets the agent; default the session's last, then the agent's own.
-    pub fn agent(mut self, agent: impl Into<String>) -> Self {
-        self.agent = Some(agent.into());
-        self
-    }
-
-    /// Sets the model; default the session's last, then the agent's own.
-    pub fn model(mut self, model: ModelRef) -> Self {
-        self.model = Some(model);
-        self
-    }
-
-    /// Adds to the system prompt.
-    pub fn system(mut self, text: impl Into<String>) -> Self {
-        self.system = Some(text.into());
-        self
-    }
-
-    /// Sets the model's variant, such as an effort.
-    pub fn variant(mut self, variant: impl Into<String>) -> Self {
-        self.variant = Some(variant.into());
-        self
-    }
-
-    /// Sets the silence allowed while the model is expected to speak, and no other limit; default as the manager has it.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.idle_timeout = Some(timeout);
-        self
-    }
-
-    /// Sets all limits; default as the manager has them.
-    pub fn wait(mut self, options: WaitOptions) -> Self {
-        self.wait = Some(options);
-        self
-    }
-
-    /// Sets the id of the message that the prompt becomes; default one that the agent makes.
-    ///
-    /// For callers who keep prompts in a store of their own: the same prompt under the same id runs once.
-    pub fn message_id(mut self, id: impl Into<MessageId>) -> Self {
-        self.message_id = Some(id.into());
-        self
-    }
-
-    /// Sets what happens if the session has a prompt in flight; default it waits for its turn.
-    pub fn when_busy(mut self, when_busy: WhenBusy) -> Self {
-        self.when_busy = when_busy;
-        self
+    setters! {
+        /// Says where the session works, for a session that this manager did not make; default is to ask the agent.
+        directory(directory: impl Into<PathBuf>) { directory = Some(directory.into()) }
+        /// Sets the agent; default the session's last, then the agent's own.
+        agent(agent: impl Into<String>) { agent = Some(agent.into()) }
+        /// Sets the model; default the session's last, then the agent's own.
+        model(model: ModelRef) { model = Some(model) }
+        /// Adds to the system prompt.
+        system(text: impl Into<String>) { system = Some(text.into()) }
+        /// Sets the model's variant, such as an effort.
+        variant(variant: impl Into<String>) { variant = Some(variant.into()) }
+        /// Sets the silence allowed while the model is expected to speak, and no other limit; default as the manager has it.
+        timeout(timeout: Duration) { idle_timeout = Some(timeout) }
+        /// Sets all limits; default as the manager has them.
+        wait(options: WaitOptions) { wait = Some(options) }
+        /// Sets the id of the message that the prompt becomes; default one that the agent makes.
+        ///
+        /// For callers who keep prompts in a store of their own: the same prompt under the same id runs once.
+        message_id(id: impl Into<MessageId>) { message_id = Some(id.into()) }
+        /// Sets what happens if the session has a prompt in flight; default it waits for its turn.
+        when_busy(when_busy: WhenBusy) { when_busy = when_busy }
     }
 
     /// Aborts the session if the caller drops the prompt; default is to leave the agent's run alone.

@@ -10,6 +10,7 @@ use crate::{
     agent::{Agent, ModelRef, WaitOptions},
     conversation::{ConvertOptions, Thinking},
     error::InvalidInput,
+    setters::setters,
     store::Store,
 };
 
@@ -46,42 +47,21 @@ impl ManagerBuilder {
         Ok(self)
     }
 
-    /// Sets what happens when a tool needs permission; default [`PermissionPolicy::Reject`].
-    pub fn permissions(mut self, policy: PermissionPolicy) -> Self {
-        self.options.policies.permissions = policy;
-        self
-    }
-
-    /// Sets what happens when the model has a question; default [`QuestionPolicy::Decline`].
-    pub fn questions(mut self, policy: QuestionPolicy) -> Self {
-        self.options.policies.questions = policy;
-        self
-    }
-
-    /// Sets whether thinking is in conversations; default it is.
-    pub fn thinking(mut self, thinking: Thinking) -> Self {
-        self.options.convert = self.options.convert.with_thinking(thinking);
-        self
-    }
-
-    /// Sets the model of prompts that name none, in sessions that have none; default the agent's own.
-    pub fn model(mut self, model: ModelRef) -> Self {
-        self.options.model = Some(model);
-        self
-    }
-
-    /// Sets the agent of prompts that name none, in sessions that have none; default the agent's own.
-    pub fn agent(mut self, agent: impl Into<String>) -> Self {
-        self.options.agent = Some(agent.into());
-        self
-    }
-
-    /// Sets where turns are recorded before each of their effects; default nowhere.
-    ///
-    /// What was recorded can be continued by another process with [`ConversationManager::resume`].
-    pub fn store(mut self, store: Arc<dyn Store>) -> Self {
-        self.options.store = Some(store);
-        self
+    setters! {
+        /// Sets what happens when a tool needs permission; default [`PermissionPolicy::Reject`].
+        permissions(policy: PermissionPolicy) { options.policies.permissions = policy }
+        /// Sets what happens when the model has a question; default [`QuestionPolicy::Decline`].
+        questions(policy: QuestionPolicy) { options.policies.questions = policy }
+        /// Sets whether thinking is in conversations; default it is.
+        thinking(thinking: Thinking) { options.convert.thinking = thinking }
+        /// Sets the model of prompts that name none, in sessions that have none; default the agent's own.
+        model(model: ModelRef) { options.model = Some(model) }
+        /// Sets the agent of prompts that name none, in sessions that have none; default the agent's own.
+        agent(agent: impl Into<String>) { options.agent = Some(agent.into()) }
+        /// Sets where turns are recorded before each of their effects; default nowhere.
+        ///
+        /// What was recorded can be continued by another process with [`ConversationManager::resume`].
+        store(store: Arc<dyn Store>) { options.store = Some(store) }
     }
 
     /// The manager.

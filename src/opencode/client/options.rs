@@ -6,7 +6,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use reqwest::{Url, header::HeaderValue};
 
 use super::{ApiError, OpenCodeClient, http::Endpoint};
-use crate::error::InvalidInput;
+use crate::{error::InvalidInput, setters::setters};
 
 /// Settings for an [`OpenCodeClient`], from [`OpenCodeClient::builder`].
 #[derive(Debug, Clone)]
@@ -115,34 +115,17 @@ impl ClientBuilder {
         self
     }
 
-    /// How long to wait for a connection (5 s).
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.http.connect_timeout = timeout;
-        self
-    }
-
-    /// How long the server may take to begin an answer (30 s).
-    pub fn answer_timeout(mut self, timeout: Duration) -> Self {
-        self.http.answer_timeout = timeout;
-        self
-    }
-
-    /// How long an answer may pause once it has begun (30 s).
-    pub fn read_timeout(mut self, timeout: Duration) -> Self {
-        self.http.read_timeout = timeout;
-        self
-    }
-
-    /// How many bytes an answer may have (64 MiB); the event feed has limits of its own.
-    pub fn body_limit(mut self, bytes: usize) -> Self {
-        self.http.body_limit = bytes;
-        self
-    }
-
-    /// How often a read is attempted before its error is returned (3 times); requests with an effect are never repeated.
-    pub fn read_attempts(mut self, attempts: u32) -> Self {
-        self.http.retry.attempts = attempts.max(1);
-        self
+    setters! {
+        /// How long to wait for a connection (5 s).
+        connect_timeout(timeout: Duration) { http.connect_timeout = timeout }
+        /// How long the server may take to begin an answer (30 s).
+        answer_timeout(timeout: Duration) { http.answer_timeout = timeout }
+        /// How long an answer may pause once it has begun (30 s).
+        read_timeout(timeout: Duration) { http.read_timeout = timeout }
+        /// How many bytes an answer may have (64 MiB); the event feed has limits of its own.
+        body_limit(bytes: usize) { http.body_limit = bytes }
+        /// How often a read is attempted before its error is returned (3 times); requests with an effect are never repeated.
+        read_attempts(attempts: u32) { http.retry.attempts = attempts.max(1) }
     }
 
     /// The pause after the first failed read (100 ms), which doubles up to `max` (5 s), with jitter. A server that asks for
@@ -153,10 +136,9 @@ impl ClientBuilder {
         self
     }
 
-    /// How the event feed behaves.
-    pub fn feed(mut self, options: FeedOptions) -> Self {
-        self.feed = options;
-        self
+    setters! {
+        /// How the event feed behaves.
+        feed(options: FeedOptions) { feed = options }
     }
 
     /// Checks the settings. No request is made.
@@ -192,22 +174,13 @@ impl FeedOptions {
         Self::default()
     }
 
-    /// How long a connection may take until the server says that it is open (30 s).
-    pub fn ready_timeout(mut self, timeout: Duration) -> Self {
-        self.ready_timeout = timeout;
-        self
-    }
-
-    /// How long the stream of a server that sends heartbeats may be silent before it counts as dead (35 s).
-    pub fn silence(mut self, limit: Duration) -> Self {
-        self.silence = limit;
-        self
-    }
-
-    /// The same for a server that has not sent a heartbeat yet, as old ones never do (10 min).
-    pub fn silence_without_heartbeat(mut self, limit: Duration) -> Self {
-        self.silence_without_heartbeat = limit;
-        self
+    setters! {
+        /// How long a connection may take until the server says that it is open (30 s).
+        ready_timeout(timeout: Duration) { ready_timeout = timeout }
+        /// How long the stream of a server that sends heartbeats may be silent before it counts as dead (35 s).
+        silence(limit: Duration) { silence = limit }
+        /// The same for a server that has not sent a heartbeat yet, as old ones never do (10 min).
+        silence_without_heartbeat(limit: Duration) { silence_without_heartbeat = limit }
     }
 
     /// The pause before the first reconnect (200 ms), which doubles up to `max` (10 s), with jitter.
@@ -217,22 +190,13 @@ impl FeedOptions {
         self
     }
 
-    /// How long a connection has to last for the pauses to start again from the first (60 s).
-    pub fn calm(mut self, stretch: Duration) -> Self {
-        self.calm = stretch;
-        self
-    }
-
-    /// How long a connection is kept after its last subscriber has gone (2 s), as the next one often comes soon.
-    pub fn linger(mut self, linger: Duration) -> Self {
-        self.linger = linger;
-        self
-    }
-
-    /// How many bytes one event may have (16 MiB); a larger one is skipped and subscribers are told to resync.
-    pub fn event_limit(mut self, bytes: NonZeroUsize) -> Self {
-        self.event_limit = bytes;
-        self
+    setters! {
+        /// How long a connection has to last for the pauses to start again from the first (60 s).
+        calm(stretch: Duration) { calm = stretch }
+        /// How long a connection is kept after its last subscriber has gone (2 s), as the next one often comes soon.
+        linger(linger: Duration) { linger = linger }
+        /// How many bytes one event may have (16 MiB); a larger one is skipped and subscribers are told to resync.
+        event_limit(bytes: NonZeroUsize) { event_limit = bytes }
     }
 
     /// How much may wait for a slow subscriber (65,536 events, 32 MiB) before it is told to resync instead.

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::setters::setters;
+
 /// Which release of the server the fake imitates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -72,35 +74,18 @@ impl FakeOptions {
         Self::default()
     }
 
-    /// Demands HTTP Basic authentication as user `opencode`. Default: none.
-    pub fn password(mut self, password: impl Into<String>) -> Self {
-        self.password = Some(password.into());
-        self
-    }
-
-    /// Imitates another release. Default: [`Flavour::V1_18`].
-    pub fn flavour(mut self, flavour: Flavour) -> Self {
-        self.flavour = flavour;
-        self
-    }
-
-    /// Multiplies the server's own waits: between retries, for tools after an abort, before the tail of a turn.
-    /// The pauses of a script are not scaled. Default: 1.0, the real server's pace.
-    pub fn time_scale(mut self, scale: f64) -> Self {
-        self.time_scale = scale.max(0.0);
-        self
-    }
-
-    /// How often an event stream carries `server.heartbeat`. Default: 10 s.
-    pub fn heartbeat(mut self, interval: Duration) -> Self {
-        self.heartbeat = interval;
-        self
-    }
-
-    /// The directory of requests that name none. Default: `/fake/project`.
-    pub fn directory(mut self, directory: impl Into<String>) -> Self {
-        self.directory = directory.into();
-        self
+    setters! {
+        /// Demands HTTP Basic authentication as user `opencode`. Default: none.
+        password(password: impl Into<String>) { password = Some(password.into()) }
+        /// Imitates another release. Default: [`Flavour::V1_18`].
+        flavour(flavour: Flavour) { flavour = flavour }
+        /// Multiplies the server's own waits: between retries, for tools after an abort, before the tail of a turn.
+        /// The pauses of a script are not scaled. Default: 1.0, the real server's pace.
+        time_scale(scale: f64) { time_scale = scale.max(0.0) }
+        /// How often an event stream carries `server.heartbeat`. Default: 10 s.
+        heartbeat(interval: Duration) { heartbeat = interval }
+        /// The directory of requests that name none. Default: `/fake/project`.
+        directory(directory: impl Into<String>) { directory = directory.into() }
     }
 
     /// Adds an agent to `build`, `explore`, `general` and `plan`.
@@ -124,17 +109,12 @@ impl FakeOptions {
         self
     }
 
-    /// The server's `permission` configuration, such as `{"bash": {"*": "allow", "touch *": "ask"}}`.
-    /// Default: empty, which allows everything.
-    pub fn permission(mut self, permission: Value) -> Self {
-        self.permission = permission;
-        self
-    }
-
-    /// How deep subagents may nest. Default: 1.
-    pub fn subagent_depth(mut self, depth: usize) -> Self {
-        self.subagent_depth = depth;
-        self
+    setters! {
+        /// The server's `permission` configuration, such as `{"bash": {"*": "allow", "touch *": "ask"}}`.
+        /// Default: empty, which allows everything.
+        permission(permission: Value) { permission = permission }
+        /// How deep subagents may nest. Default: 1.
+        subagent_depth(depth: usize) { subagent_depth = depth }
     }
 
     /// Lets the `task` tool run in the background, as the server does behind an experimental flag. Default: not.

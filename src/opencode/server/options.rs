@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::{
     error::InvalidInput,
     opencode::client::{ApiError, ClientBuilder, OpenCodeClient},
+    setters::setters,
 };
 
 type Configure = Arc<dyn Fn(ClientBuilder) -> ClientBuilder + Send + Sync>;
@@ -63,16 +64,11 @@ impl LaunchOptions {
         Self::default()
     }
 
-    /// The executable; by default what `OPENCODE_BIN` names, else `opencode` on the path.
-    pub fn executable(mut self, path: impl Into<PathBuf>) -> Self {
-        self.executable = Some(path.into());
-        self
-    }
-
-    /// The directory to start in (this process's own by default).
-    pub fn directory(mut self, path: impl Into<PathBuf>) -> Self {
-        self.directory = Some(path.into());
-        self
+    setters! {
+        /// The executable; by default what `OPENCODE_BIN` names, else `opencode` on the path.
+        executable(path: impl Into<PathBuf>) { executable = Some(path.into()) }
+        /// The directory to start in (this process's own by default).
+        directory(path: impl Into<PathBuf>) { directory = Some(path.into()) }
     }
 
     /// Sets an environment variable, in addition to those of this process.
@@ -81,28 +77,15 @@ impl LaunchOptions {
         self
     }
 
-    /// Configuration on top of the server's files, as in `opencode.json`.
-    pub fn config(mut self, config: Value) -> Self {
-        self.config = Some(config);
-        self
-    }
-
-    /// The password that clients need (a random one by default).
-    pub fn password(mut self, password: impl Into<Arc<str>>) -> Self {
-        self.password = Some(password.into());
-        self
-    }
-
-    /// How long the server may take until it answers (60 s).
-    pub fn startup_timeout(mut self, timeout: Duration) -> Self {
-        self.startup_timeout = timeout;
-        self
-    }
-
-    /// Whether a crashed server is started again (never by default).
-    pub fn restart(mut self, policy: RestartPolicy) -> Self {
-        self.restart = policy;
-        self
+    setters! {
+        /// Configuration on top of the server's files, as in `opencode.json`.
+        config(config: Value) { config = Some(config) }
+        /// The password that clients need (a random one by default).
+        password(password: impl Into<Arc<str>>) { password = Some(password.into()) }
+        /// How long the server may take until it answers (60 s).
+        startup_timeout(timeout: Duration) { startup_timeout = timeout }
+        /// Whether a crashed server is started again (never by default).
+        restart(policy: RestartPolicy) { restart = policy }
     }
 
     /// Changes the settings of the server's client; the address and the credentials are set.

@@ -167,20 +167,17 @@ wire_struct! {
         #[serde(rename = "sessionID")]
         session_id: SessionId,
         /// What for, such as `bash`.
-        #[serde(alias = "type", default)]
-        permission: String,
+        #[serde(alias = "type")]
+        permission: String = default,
         /// For which commands, files or addresses.
-        #[serde(alias = "pattern", default, deserialize_with = "one_or_many")]
-        patterns: Vec<String>,
+        #[serde(alias = "pattern", deserialize_with = "one_or_many")]
+        patterns: Vec<String> = default,
         /// What answering "always" would allow.
-        #[serde(default)]
-        always: Vec<String>,
+        always: Vec<String> = default,
         /// The tool's details.
-        #[serde(default)]
-        metadata: Extra,
+        metadata: Extra = default,
         /// The call that asks.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        tool: Option<ToolReference>,
+        tool?: ToolReference,
     }
 
     /// The model's questions to the user.
@@ -191,34 +188,27 @@ wire_struct! {
         #[serde(rename = "sessionID")]
         session_id: SessionId,
         /// The questions.
-        #[serde(default)]
-        questions: Vec<Question>,
+        questions: Vec<Question> = default,
         /// The call that asks.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        tool: Option<ToolReference>,
+        tool?: ToolReference,
     }
 
     /// One question.
     Question {
         /// The question.
-        #[serde(default)]
-        question: String,
+        question: String = default,
         /// In a word or two.
-        #[serde(default)]
-        header: String,
+        header: String = default,
         /// The answers to choose from.
-        #[serde(default)]
-        options: Vec<QuestionOption>,
+        options: Vec<QuestionOption> = default,
     }
 
     /// An answer to choose.
     QuestionOption {
         /// The answer.
-        #[serde(default)]
-        label: String,
+        label: String = default,
         /// What it means.
-        #[serde(default)]
-        description: String,
+        description: String = default,
     }
 
     /// A tool call.

@@ -51,14 +51,11 @@ wire_struct! {
         #[serde(rename = "sessionID")]
         session_id: SessionId,
         /// When it was created, or last submitted again.
-        #[serde(default)]
-        time: MessageTime,
+        time: MessageTime = default,
         /// The agent it is for.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        agent: Option<String>,
+        agent?: String,
         /// The model it is for.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        model: Option<ModelRef>,
+        model?: ModelRef,
     }
 
     /// One step of the model.
@@ -69,35 +66,29 @@ wire_struct! {
         #[serde(rename = "sessionID")]
         session_id: SessionId,
         /// When it was created and completed.
-        #[serde(default)]
-        time: MessageTime,
+        time: MessageTime = default,
         /// The user message that it answers, which need not be the caller's: compaction and merged prompts move it.
-        #[serde(rename = "parentID", default, skip_serializing_if = "Option::is_none")]
-        parent_id: Option<MessageId>,
+        #[serde(rename = "parentID")]
+        parent_id?: MessageId,
         /// The model.
-        #[serde(rename = "modelID", default)]
-        model_id: String,
+        #[serde(rename = "modelID")]
+        model_id: String = default,
         /// The model's provider.
-        #[serde(rename = "providerID", default)]
-        provider_id: String,
+        #[serde(rename = "providerID")]
+        provider_id: String = default,
         /// The agent; `compaction` for summaries.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        mode: Option<String>,
+        mode?: String,
         /// Whether it is a summary of the history and not an answer.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        summary: Option<bool>,
+        summary?: bool,
         /// Why the model stopped; absent while it runs and after errors.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        finish: Option<String>,
+        finish?: String,
         /// How it failed.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        error: Option<MessageError>,
+        error?: MessageError,
         /// What it cost.
-        #[serde(default, serialize_with = "crate::conversation::write_number")]
-        cost: f64,
+        #[serde(serialize_with = "crate::conversation::write_number")]
+        cost: f64 = default,
         /// What it used.
-        #[serde(default)]
-        tokens: Tokens,
+        tokens: Tokens = default,
     }
 }
 
@@ -105,11 +96,9 @@ wire_struct! {
     /// When a message was created and completed.
     MessageTime {
         /// The beginning.
-        #[serde(default)]
-        created: Millis,
+        created: Millis = default,
         /// The end; absent while it runs, and for ever if the server died meanwhile.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        completed: Option<Millis>,
+        completed?: Millis,
     }
 
     /// How a message or a session failed.
@@ -117,37 +106,34 @@ wire_struct! {
         /// The server's name of the error, such as `APIError` or `MessageAbortedError`.
         name: String,
         /// Its details; see [`MessageError::message`].
-        #[serde(default)]
-        data: Value,
+        data: Value = default,
     }
 
     /// Tokens used.
     Tokens {
         /// All of them, where the provider said so.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        total: Option<u64>,
+        total?: u64,
         /// Read by the model, without the cached ones.
-        #[serde(default, deserialize_with = "crate::json::number::count")]
-        input: u64,
+        #[serde(deserialize_with = "crate::json::number::count")]
+        input: u64 = default,
         /// Written by the model.
-        #[serde(default, deserialize_with = "crate::json::number::count")]
-        output: u64,
+        #[serde(deserialize_with = "crate::json::number::count")]
+        output: u64 = default,
         /// Thought by the model.
-        #[serde(default, deserialize_with = "crate::json::number::count")]
-        reasoning: u64,
+        #[serde(deserialize_with = "crate::json::number::count")]
+        reasoning: u64 = default,
         /// Cached.
-        #[serde(default)]
-        cache: TokenCache,
+        cache: TokenCache = default,
     }
 
     /// Tokens in the provider's cache.
     TokenCache {
         /// Read from it.
-        #[serde(default, deserialize_with = "crate::json::number::count")]
-        read: u64,
+        #[serde(deserialize_with = "crate::json::number::count")]
+        read: u64 = default,
         /// Written to it.
-        #[serde(default, deserialize_with = "crate::json::number::count")]
-        write: u64,
+        #[serde(deserialize_with = "crate::json::number::count")]
+        write: u64 = default,
     }
 }
 

@@ -83,17 +83,22 @@ impl UnknownPart {
     }
 }
 
-/// Declares structs that keep the fields they do not know.
+/// Declares structs that keep the fields they do not know. A field `name: T` has to be there, `name: T = default` may be absent,
+/// and `name?: T` is an `Option<T>` that is written only if there is one.
 macro_rules! wire_struct {
     ($($(#[$meta:meta])* $name:ident {
-        $($(#[$field_meta:meta])* $field:ident: $ty:ty,)*
+        $($(#[$field_meta:meta])* $field:ident $(?: $optional:ty)? $(: $ty:ty $(= $default:ident)?)?,)*
     })*) => {$(
         $(#[$meta])*
         #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
         #[serde(rename_all = "camelCase")]
         #[non_exhaustive]
         pub struct $name {
-            $($(#[$field_meta])* pub $field: $ty,)*
+            $(
+                $(#[$field_meta])*
+                $(#[serde(default, skip_serializing_if = "Option::is_none")] pub $field: Option<$optional>,)?
+                $($(#[serde($default)])? pub $field: $ty,)?
+            )*
             /// Fields that this version does not know.
             #[serde(flatten)]
             pub extra: Extra,
@@ -108,17 +113,13 @@ wire_struct! {
         /// The text; while it streams the server's lists show it empty.
         text: String,
         /// Written by the server, not by the user.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        synthetic: Option<bool>,
+        synthetic?: bool,
         /// Not shown to the model.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        ignored: Option<bool>,
+        ignored?: bool,
         /// When it was streamed; with an end the text is final.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        time: Option<PartTime>,
+        time?: PartTime,
         /// Provider and server details.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        metadata: Option<Extra>,
+        metadata?: Extra,
     }
 
     /// The model's thinking.
@@ -126,11 +127,9 @@ wire_struct! {
         /// The text; while it streams the server's lists show it empty.
         text: String,
         /// When it was streamed; with an end the text is final.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        time: Option<PartTime>,
+        time?: PartTime,
         /// Provider details.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        metadata: Option<Extra>,
+        metadata?: Extra,
     }
 
     /// A tool call and what came of it.
@@ -143,110 +142,88 @@ wire_struct! {
         /// How far it got.
         state: ToolState,
         /// Provider details.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        metadata: Option<Extra>,
+        metadata?: Extra,
     }
 
     /// An attachment.
     FilePart {
         /// Its media type.
-        #[serde(default)]
-        mime: String,
+        mime: String = default,
         /// Its name.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        filename: Option<String>,
+        filename?: String,
         /// Where it is, or a `data:` URL with the bytes.
-        #[serde(default)]
-        url: String,
+        url: String = default,
         /// What it was taken from.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        source: Option<Value>,
+        source?: Value,
     }
 
     /// A model call began.
     StepStartPart {
         /// The worktree's state at that moment.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        snapshot: Option<String>,
+        snapshot?: String,
     }
 
     /// A model call ended.
     StepFinishPart {
         /// Why it ended.
-        #[serde(default)]
-        reason: String,
+        reason: String = default,
         /// The worktree's state at that moment.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        snapshot: Option<String>,
+        snapshot?: String,
         /// What it cost.
-        #[serde(default, serialize_with = "crate::conversation::write_number")]
-        cost: f64,
+        #[serde(serialize_with = "crate::conversation::write_number")]
+        cost: f64 = default,
         /// What it used.
-        #[serde(default)]
-        tokens: Tokens,
+        tokens: Tokens = default,
     }
 
     /// The state of the worktree.
     SnapshotPart {
         /// Its name in the server's shadow repository.
-        #[serde(default)]
-        snapshot: String,
+        snapshot: String = default,
     }
 
     /// What a step changed in the worktree.
     PatchPart {
         /// Its name in the server's shadow repository.
-        #[serde(default)]
-        hash: String,
+        hash: String = default,
         /// The files it touches.
-        #[serde(default)]
-        files: Vec<String>,
+        files: Vec<String> = default,
     }
 
     /// A mention of an agent.
     AgentPart {
         /// The agent.
-        #[serde(default)]
-        name: String,
+        name: String = default,
         /// Where in the prompt it was mentioned.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        source: Option<Value>,
+        source?: Value,
     }
 
     /// An order to run a subagent.
     SubtaskPart {
         /// What the subagent is asked.
-        #[serde(default)]
-        prompt: String,
+        prompt: String = default,
         /// In a few words.
-        #[serde(default)]
-        description: String,
+        description: String = default,
         /// Which agent runs it.
-        #[serde(default)]
-        agent: String,
+        agent: String = default,
         /// With which model.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        model: Option<ModelRef>,
+        model?: ModelRef,
         /// The command it came from.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        command: Option<String>,
+        command?: String,
     }
 
     /// The history before this was summarised.
     CompactionPart {
         /// Whether the server decided it.
-        #[serde(default)]
-        auto: bool,
+        auto: bool = default,
         /// Whether the model's context had overflowed.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        overflow: Option<bool>,
+        overflow?: bool,
     }
 
     /// A provider call was tried again.
     RetryPart {
         /// Which attempt.
-        #[serde(default)]
-        attempt: u32,
+        attempt: u32 = default,
         /// Why.
         error: MessageError,
     }
@@ -256,11 +233,9 @@ wire_struct! {
     /// When a part was streamed.
     PartTime {
         /// The first token.
-        #[serde(default)]
-        start: Millis,
+        start: Millis = default,
         /// The last token.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        end: Option<Millis>,
+        end?: Millis,
     }
 
     /// How far a tool call got.
@@ -270,42 +245,31 @@ wire_struct! {
         /// Pending, running, completed or failed.
         status: ToolStatus,
         /// The call's arguments; empty while pending.
-        #[serde(default)]
-        input: Value,
+        input: Value = default,
         /// The arguments as the model wrote them so far, while pending.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        raw: Option<String>,
+        raw?: String,
         /// A short title.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        title: Option<String>,
+        title?: String,
         /// What a completed call returned to the model.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        output: Option<String>,
+        output?: String,
         /// Why a failed call failed.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        error: Option<String>,
+        error?: String,
         /// The tool's own details, such as a subagent's `sessionId`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        metadata: Option<Extra>,
+        metadata?: Extra,
         /// When it ran.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        time: Option<ToolTime>,
+        time?: ToolTime,
         /// Files it returned.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        attachments: Option<Vec<Value>>,
+        attachments?: Vec<Value>,
     }
 
     /// When a tool ran.
     ToolTime {
         /// The start.
-        #[serde(default)]
-        start: Millis,
+        start: Millis = default,
         /// The end.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        end: Option<Millis>,
+        end?: Millis,
         /// When its output was dropped from the model's context.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        compacted: Option<Millis>,
+        compacted?: Millis,
     }
 }
 

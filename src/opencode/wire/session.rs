@@ -18,39 +18,30 @@ wire_struct! {
         /// Its id; the server chooses it.
         id: SessionId,
         /// The session whose subagent this one is.
-        #[serde(rename = "parentID", default, skip_serializing_if = "Option::is_none")]
-        parent_id: Option<SessionId>,
+        #[serde(rename = "parentID")]
+        parent_id?: SessionId,
         /// The directory it works in.
-        #[serde(default)]
-        directory: String,
+        directory: String = default,
         /// Its title.
-        #[serde(default)]
-        title: String,
+        title: String = default,
         /// The server that made it.
-        #[serde(default)]
-        version: String,
+        version: String = default,
         /// When it was created and last changed.
-        #[serde(default)]
-        time: SessionTime,
+        time: SessionTime = default,
         /// The agent of its last prompt.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        agent: Option<String>,
+        agent?: String,
         /// The model of its last prompt.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        model: Option<SessionModel>,
+        model?: SessionModel,
         /// What the client that made it attached to it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        metadata: Option<Extra>,
+        metadata?: Extra,
     }
 
     /// When a session was created and last changed.
     SessionTime {
         /// The beginning.
-        #[serde(default)]
-        created: Millis,
+        created: Millis = default,
         /// The last change.
-        #[serde(default)]
-        updated: Millis,
+        updated: Millis = default,
     }
 
     /// The model of a session's last prompt.
@@ -65,57 +56,46 @@ wire_struct! {
     /// An entry of a session's to-do list.
     Todo {
         /// What is to be done.
-        #[serde(default)]
-        content: String,
+        content: String = default,
         /// How far it is.
-        #[serde(default)]
-        status: String,
+        status: String = default,
         /// How urgent it is.
-        #[serde(default)]
-        priority: String,
+        priority: String = default,
     }
 
     /// What a session changed in one file.
     FileDiff {
         /// The file.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        file: Option<String>,
+        file?: String,
         /// Lines added.
-        #[serde(default)]
-        additions: u64,
+        additions: u64 = default,
         /// Lines removed.
-        #[serde(default)]
-        deletions: u64,
+        deletions: u64 = default,
     }
 
     /// Whether the server is well.
     Health {
         /// It is.
-        #[serde(default)]
-        healthy: bool,
+        healthy: bool = default,
         /// Its version.
-        #[serde(default)]
-        version: String,
+        version: String = default,
     }
 
     /// The part of the server's configuration that prompts depend on.
     ConfigInfo {
         /// The configured model, as `provider/model`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        model: Option<String>,
+        model?: String,
         /// The configured agent.
-        #[serde(rename = "default_agent", default, skip_serializing_if = "Option::is_none")]
-        default_agent: Option<String>,
+        #[serde(rename = "default_agent")]
+        default_agent?: String,
     }
 
     /// The providers that the server can use, and the default model of each.
     ProviderList {
         /// The providers.
-        #[serde(default)]
-        providers: Vec<ProviderInfo>,
+        providers: Vec<ProviderInfo> = default,
         /// The default model of a provider.
-        #[serde(default)]
-        default: BTreeMap<String, String>,
+        default: BTreeMap<String, String> = default,
     }
 
     /// A provider and its models.
@@ -123,21 +103,17 @@ wire_struct! {
         /// The provider.
         id: String,
         /// Its name for people.
-        #[serde(default)]
-        name: String,
+        name: String = default,
         /// Its models by id.
-        #[serde(default)]
-        models: BTreeMap<String, ModelInfo>,
+        models: BTreeMap<String, ModelInfo> = default,
     }
 
     /// A model.
     ModelInfo {
         /// The model, as its provider names it.
-        #[serde(default)]
-        id: String,
+        id: String = default,
         /// Its name for people.
-        #[serde(default)]
-        name: String,
+        name: String = default,
     }
 
     /// An agent.
@@ -145,14 +121,11 @@ wire_struct! {
         /// The agent.
         name: String,
         /// `primary`, `subagent` or `all`.
-        #[serde(default)]
-        mode: String,
+        mode: String = default,
         /// Whether it is the server's own business.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        hidden: Option<bool>,
+        hidden?: bool,
         /// Its own model.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        model: Option<ModelRef>,
+        model?: ModelRef,
     }
 }
 
