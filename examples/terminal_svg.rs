@@ -136,7 +136,7 @@ impl fmt::Display for Picture<'_> {
 }
 
 impl Picture<'_> {
-    /// Each frame is seen in its turn; whoever does not play animations sees the last.
+    /// Each frame is seen in its turn; a viewer that plays no animations shows the last.
     fn keyframes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let n_frames = self.frames.len();
         if n_frames < 2 {

@@ -34,7 +34,7 @@ impl InvalidInput {
         Ok(())
     }
 
-    /// Refuses durations that are no limit, because they are nothing, or because nobody waits that long.
+    /// Refuses durations that make no sense as a limit: zero, or longer than any program runs.
     pub(crate) fn check_durations(durations: &[(&'static str, Duration)]) -> Result<(), Self> {
         for &(name, value) in durations {
             if value.is_zero() {

@@ -75,7 +75,7 @@ struct Renderer<'a> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Speaker {
-    Nobody,
+    None,
     User,
     Assistant,
 }
@@ -83,7 +83,7 @@ enum Speaker {
 impl Renderer<'_> {
     fn thread(&mut self, thread: &Thread, depth: usize) -> String {
         let mut text = String::new();
-        let mut speaker = Speaker::Nobody;
+        let mut speaker = Speaker::None;
         for block in thread.iter() {
             let next = match &block.body {
                 BlockBody::UserMessage { .. } => Speaker::User,
@@ -104,7 +104,7 @@ impl Renderer<'_> {
                 text.push_str(match next {
                     Speaker::User => "## User\n\n",
                     Speaker::Assistant => "## Assistant\n\n",
-                    Speaker::Nobody => "",
+                    Speaker::None => "",
                 });
                 speaker = next;
             }

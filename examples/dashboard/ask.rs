@@ -1,4 +1,4 @@
-//! Hands requests of tools and models over to whoever looks at the page.
+//! Hands requests of tools and models over to the person who looks at the page.
 
 use std::{
     collections::HashMap,
@@ -16,7 +16,7 @@ pub(crate) struct Desk {
     waiting: Mutex<HashMap<RequestId, oneshot::Sender<Decision>>>,
 }
 
-/// A request for as long as anybody waits for its decision.
+/// A request for as long as its turn waits for the decision.
 struct Ticket {
     desk: Arc<Desk>,
     request: RequestId,

@@ -1,6 +1,6 @@
 //! What the page shows: every task as it stands, and every change to one as it comes.
 //!
-//! A change is made and told under one lock, and so is a snapshot taken: whoever watches sees each change once, either in
+//! A change is made and told under one lock, and so is a snapshot taken: a page that watches sees each change once, either in
 //! the snapshot or after it.
 
 use std::{
@@ -167,7 +167,7 @@ impl Hub {
         }
     }
 
-    /// Sees to it that a task's conversation is this one.
+    /// Makes this a task's conversation.
     pub(crate) fn settle(&self, id: usize, conversation: &SessionConversationState) {
         let mut world = self.world();
         if let Some(shown) = world.shown(id).filter(|shown| shown.conversation != *conversation) {
@@ -195,7 +195,7 @@ impl Hub {
         }
     }
 
-    /// A request was answered, or nobody waits for it any more.
+    /// A request was answered, or its turn is over.
     pub(crate) fn close(&self, request: &RequestId) {
         let mut world = self.world();
         let has = |task: &Task| {
@@ -221,12 +221,12 @@ impl Hub {
 
     fn tell(&self, world: &mut World, change: Change<'_>) {
         world.seq += 1;
-        // Nobody may be watching.
+        // There may be no page that watches.
         let _ = self.changes.send(json(world.seq, change));
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
-        // Whoever panicked left at worst one task's card behind its time.
+        // A thread that panicked left at worst one task's card out of date.
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The page gets a snapshot of all tasks and then every change, among them the library's own conversation events, which it folds as
-//! the library does. It listens on this machine only: whoever reaches it can start tasks and grant permissions.
+//! the library does. It listens on this machine only: every program that reaches it can start tasks and grant permissions.
 //!
 //! Ctrl-C aborts everything that runs and ends the program. Exit status: 0, or 2 if it could not start.
 
@@ -66,7 +66,7 @@ async fn serve(backend: &Backend, arguments: &Arguments, listener: TcpListener) 
         directory: arguments.directory.to_string_lossy().into_owned(),
     };
     let hub = Arc::new(Hub::new(about));
-    // Who answers when a tool needs permission or the model has a question: whoever looks at the page.
+    // Who answers when a tool needs permission or the model has a question: the person who looks at the page.
     let desk = Desk::new(&hub);
     let manager = ConversationManager::builder(backend.client().clone())
         .permissions(PermissionPolicy::Ask(desk.handler()))

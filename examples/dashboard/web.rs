@@ -28,7 +28,7 @@ use crate::{
 /// How soon a page that lost its events asks again.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Nothing but what is served here may run, load or be sent to, and nobody may put the page in a frame.
+/// Nothing but what is served here may run, load or be sent to, and no site may put the page in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

@@ -139,7 +139,7 @@ impl Board {
         format!("{}  {prompt}{gap}  {bar}  {words}", style.paint(Ink::Bold, &row.name))
     }
 
-    /// Something that moves: how far a task is, nobody knows.
+    /// Something that moves: how far a task is cannot be known.
     fn pulse(&self) -> String {
         let at = self.frame % (2 * BAR - 6);
         let at = at.min(2 * BAR - 6 - at);

@@ -48,7 +48,7 @@ pub(crate) enum End {
     Failed(PromptError),
     /// There was not even a session.
     NoSession(String),
-    /// Somebody pressed Ctrl-C before its turn.
+    /// The user pressed Ctrl-C before its turn.
     NotStarted,
 }
 

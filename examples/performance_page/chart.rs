@@ -9,7 +9,7 @@ const LEFT: f64 = 66.0;
 const RIGHT: f64 = 24.0;
 const TOP: f64 = 72.0;
 const BOTTOM: f64 = 34.0;
-/// Distinguishable by anybody, on white and on black.
+/// Distinguishable also by the colour-blind, on white and on black.
 const COLOURS: [&str; 4] = ["#2f81f7", "#d55e00", "#009e73", "#b07aa1"];
 /// Lines that lie on each other can all be seen.
 const DASHES: [&str; 4] = ["none", "none", "2 6", "none"];

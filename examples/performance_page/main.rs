@@ -56,7 +56,7 @@ same everywhere, and [a test](../tests/it/manager_cost.rs) holds them.
 ## Turns
 
 `load` runs tasks at once on a fake server in another process: each turn streams so many events, as fast as the fake can, into a
-session with so many old messages. The fake has one thread, as the real server has. The floor is what nobody can do without:
+session with so many old messages. The fake has one thread, as the real server has. The floor is what every client needs:
 every event once, and every message of the answer once.
 
 {turns}
@@ -111,7 +111,7 @@ cargo bench              # -- --quick for rougher figures in less time, -- reduc
   session, so decoding it costs more than one pass over the bytes. Next to it, merging and folding are cheap.
 - In a burst of text a fifth of the CPU time is the system's, which reads the socket and wakes the tasks of the turns, and a fifth
   goes to allocating memory.
-- Whoever watches a turn gets each changed message whole, at most once per batch of events, which copies a long text again and again.
+- A reader that watches a turn gets each changed message whole, at most once per batch of events, which copies a long text again and again.
   Its growth alone, as `Update::Conversation` tells it, is not copied.
 - A new block touches two maps. With every state kept, each state owns a path through both, which grows with their depth.
 - A thousand turns that end in the same moment read a thousand last messages through one client on two cores; the last result waits

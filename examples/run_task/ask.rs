@@ -1,4 +1,4 @@
-//! Asks whoever sits at the terminal.
+//! Asks the person at the terminal.
 
 use std::io::{Write, stdin, stdout};
 
@@ -62,7 +62,7 @@ impl Asker {
         Decision::Answer(answers)
     }
 
-    /// What was typed; nothing if nobody can answer.
+    /// What was typed; nothing if no one can answer.
     async fn ask(&self, question: String) -> Option<String> {
         let (answer, answered) = oneshot::channel();
         self.0.send(Asked { question, answer }).ok()?;

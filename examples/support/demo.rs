@@ -1,4 +1,4 @@
-//! What the fake server plays when nobody tells it otherwise: a small piece of work, with everything a real one has.
+//! What the fake server plays when it has no other script: a small piece of work, with everything a real one has.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ pub const PROMPTS: [&str; 6] = [
     "Find out why the nightly build is slow, and fix the worst offender.",
 ];
 
-/// What tasks ask that somebody watches: the second needs a permission, the third has a question.
+/// What the tasks of a watched run ask: the second needs a permission, the third has a question.
 pub const WATCHED: [&str; 4] = [
     PROMPT,
     "Remove the old export format, and the files that only it needs.",
@@ -137,7 +137,7 @@ fn clean_up(prompt: &Prompt) -> Script {
     ])
 }
 
-/// Work that somebody has to decide about.
+/// Work that needs a decision.
 fn decide(prompt: &Prompt) -> Script {
     let look = tool(prompt, "read", json!({"filePath": "src/invoice.rs"}), 60)
         .output("pub struct Invoice {\n    pub lines: Vec<Line>,\n}\n");

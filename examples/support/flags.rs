@@ -29,7 +29,7 @@ pub enum Word {
 /// The next thing that was typed.
 ///
 /// # Errors
-/// If it is a short flag that nobody has.
+/// If no example has such a short flag.
 pub fn next(parser: &mut Parser) -> Result<Option<Word>, Failure> {
     Ok(match parser.next()? {
         Some(Arg::Long(name)) => Some(Word::Flag(name.to_owned())),

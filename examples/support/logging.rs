@@ -1,4 +1,4 @@
-//! Logs, for whoever asks for them.
+//! Logs, if they are asked for.
 
 use std::{env, io::stderr};
 

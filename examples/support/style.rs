@@ -137,7 +137,7 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// A duration with as many digits as anybody wants to know.
+/// A duration with as many digits as are of use.
 pub fn duration(duration: Duration) -> String {
     let ms = duration.as_millis();
     match ms {

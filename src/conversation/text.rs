@@ -66,7 +66,7 @@ impl BlockText {
             return;
         }
         if let Some(piece) = self.0.as_mut().and_then(Arc::get_mut) {
-            // Nobody else has seen this piece, so it can grow where it is.
+            // No other state shares this piece, so it can grow in place.
             piece.text.push_str(addition);
             piece.len += addition.len();
             return;

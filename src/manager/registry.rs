@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_seen_by_somebody_else_before_its_maker_has_it_still_is_the_tasks() {
+    fn a_session_adopted_before_its_maker_registers_it_still_is_the_tasks() {
         let mut registry = Registry::default();
         registry.add(session("ses_1", None));
         registry.add(session("ses_1", Some("task")));

@@ -145,8 +145,8 @@ impl Converter<'_> {
                 | PartBody::Unknown(_) => {}
             }
         }
-        // What the server adds to somebody's words (the files they name, reminders) is not theirs; a message of
-        // nothing else is the server's own.
+        // What the server adds to a prompt (the files it names, reminders) is not the user's; a message of nothing else is
+        // the server's own.
         let is_synthetic = typed.is_empty() && !synthetic.is_empty();
         let content = if is_synthetic { synthetic } else { typed }.join("\n");
         if content.trim().is_empty() && content_parts.is_empty() {

@@ -1,7 +1,7 @@
 //! A conversation as a stream of five events: a block starts, its text grows, it changes, it is complete, and what was used.
 //!
 //! Some clients are written for these and not for the events that a conversation is folded from. They are a view of the same
-//! conversation: whatever is in a state can be had from them too.
+//! conversation: everything in a state can be got from them too.
 
 use std::sync::Arc;
 

@@ -24,13 +24,13 @@ pub(crate) enum Strike {
     /// The server is killed and is back when the manager has noticed.
     Outage,
     Dispose,
-    /// Somebody else aborts the session.
+    /// Another client aborts the session.
     Abort,
-    /// Somebody else deletes it.
+    /// Another client deletes it.
     Delete,
-    /// Somebody else allows what is asked for.
+    /// Another client allows what is asked for.
     AllowElsewhere,
-    /// Somebody else rejects it.
+    /// Another client rejects it.
     RejectElsewhere,
     ClockAhead,
     ClockBehind,

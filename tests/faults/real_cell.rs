@@ -43,9 +43,9 @@ pub(crate) enum Strike {
     /// Every TCP connection is cut, and new ones too until the manager has noticed.
     Darkness,
     Dispose,
-    /// Somebody else aborts the session.
+    /// Another client aborts the session.
     Abort,
-    /// Somebody else deletes it.
+    /// Another client deletes it.
     Delete,
 }
 

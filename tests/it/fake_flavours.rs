@@ -85,7 +85,7 @@ fn shape(event: &str) -> String {
     format!("{kind} {fields:?} {properties:?}")
 }
 
-/// Whoever reads events without decoding them all relies on it.
+/// The feed relies on it, which reads most events without decoding them.
 #[tokio::test]
 async fn the_fields_of_events_stand_as_those_of_real_servers_do() {
     let rows = [

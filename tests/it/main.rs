@@ -1,7 +1,7 @@
 //! Behaviour, one module each, in one binary so that it links once.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken test rig should stop the test")]
-#![expect(clippy::print_stderr, reason = "whoever runs the tests should know what was skipped")]
+#![expect(clippy::print_stderr, reason = "the person who runs the tests should know what was skipped")]
 
 #[cfg(feature = "client")]
 mod client_calls;

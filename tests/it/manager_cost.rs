@@ -19,7 +19,7 @@ fn event_bytes(stage: &Stage, from: usize) -> u64 {
 async fn a_turn_costs_a_handful_of_requests_however_much_happens() {
     for n_old in [10, 100, 500] {
         let stage = Stage::of(quick()).await;
-        // Old messages are large: whoever reads them needlessly is found out.
+        // Old messages are large: a client that reads them needlessly is found out.
         for _ in 0..n_old / 10 {
             let mut steps: Vec<Step> = (0..8).map(|_| bash("cat", &"x".repeat(7_000))).collect();
             steps.push(Step::text("read"));

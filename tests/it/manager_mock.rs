@@ -86,7 +86,7 @@ async fn a_server_with_a_web_page_for_a_stream_is_polled() {
     assert_eq!(ask(&manager).await.unwrap().answer().as_deref(), Some("4"));
 }
 
-/// Whoever measures a client writes no more of a server than that, with a page or without for all else.
+/// A benchmark of clients has no more of a server than that, with a page or without for all else.
 #[tokio::test]
 async fn four_routes_make_a_server() {
     for page in [true, false] {

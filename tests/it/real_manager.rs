@@ -259,7 +259,7 @@ async fn normal_turn(house: &House) {
     assert_eq!(next.messages.opencode().len(), 1);
 }
 
-/// The case that loses 30 of 30 prompts of whoever sends them when the server says idle.
+/// The case that loses 30 of 30 prompts of a client that sends them when the server says idle.
 async fn follow_ups_after_errors(house: &House) {
     let names = ["errors 1", "errors 2", "errors 3", "errors 4", "errors 5", "errors 6"];
     let rooms = join_all(names.map(|name| house.room(name))).await;

@@ -199,7 +199,7 @@ impl Http {
             .connect_timeout(options.connect_timeout)
             // The server keeps idle connections longer than 70 s, so ours are never closed under a request.
             .pool_idle_timeout(Duration::from_secs(45))
-            // A thousand turns that begin at once leave a thousand connections behind, which nobody needs after that.
+            // A thousand turns that begin at once open a thousand connections, most of which are not used again.
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
             // Finds a dead peer of an event stream that is silent by nature.
             .tcp_keepalive(Duration::from_secs(20));

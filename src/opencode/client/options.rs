@@ -56,7 +56,7 @@ pub struct FeedOptions {
 #[derive(Clone)]
 struct BaseUrl(String);
 
-/// User and password, readable by nobody but the server.
+/// User and password, which only the server gets to see.
 #[derive(Clone)]
 pub(crate) struct Credentials {
     user: String,
@@ -67,7 +67,7 @@ impl Default for HttpOptions {
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(5),
-            // A server that opens a directory for the first time answers nobody for seconds at a time.
+            // A server that opens a directory for the first time answers no request for seconds at a time.
             answer_timeout: Duration::from_secs(30),
             read_timeout: Duration::from_secs(30),
             body_limit: 64 << 20,

@@ -17,7 +17,7 @@ counters! {
         feed_bytes: "opencode_feed_bytes_total",
         /// Events received.
         events: "opencode_events_total",
-        /// Events that were decoded because somebody wanted them.
+        /// Events that were decoded for a subscriber.
         events_decoded: "opencode_events_decoded_total",
         /// Decoded events of a type that this version does not know.
         events_unknown: "opencode_events_unknown_total",

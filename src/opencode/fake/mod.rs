@@ -119,7 +119,7 @@ impl FakeOpenCode {
     /// Starts a fake with the default options.
     ///
     /// # Errors
-    /// When no loopback port can be had.
+    /// If no loopback port is free.
     pub async fn start() -> io::Result<Self> {
         Self::start_with(FakeOptions::default()).await
     }
@@ -127,7 +127,7 @@ impl FakeOpenCode {
     /// Starts a fake.
     ///
     /// # Errors
-    /// When no loopback port can be had.
+    /// If no loopback port is free.
     pub async fn start_with(options: FakeOptions) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
@@ -272,7 +272,7 @@ impl FakeOpenCode {
     /// Starts the killed server again, with what was stored.
     ///
     /// # Errors
-    /// When the port cannot be had back.
+    /// If another program has taken the port meanwhile.
     pub async fn revive(&self) -> io::Result<()> {
         let reserved = lock(&self.reserved).take();
         let listener = match reserved {
@@ -287,7 +287,7 @@ impl FakeOpenCode {
     /// [Kills](Self::kill) the server and starts it again.
     ///
     /// # Errors
-    /// When the port cannot be had back.
+    /// If another program has taken the port meanwhile.
     pub async fn restart(&self) -> io::Result<()> {
         self.kill().await?;
         self.revive().await

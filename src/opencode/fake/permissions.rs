@@ -193,7 +193,7 @@ impl Shared {
             "reject" => PermissionReply::Reject { message },
             _ => PermissionReply::Allow,
         };
-        // Nobody waits any more for a request whose turn was aborted.
+        // The receiver is gone if the turn was aborted.
         drop(request.answer.send(answer(message)));
         for other in settled {
             world.publish(directory, "permission.replied", replied(&other.info, reply));

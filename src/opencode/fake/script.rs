@@ -98,7 +98,7 @@ pub struct ScriptedTool {
     /// The provider's call id; default one that does not repeat.
     #[serde(skip_serializing_if = "is_default")]
     pub id: Option<String>,
-    /// What the tool does. A real server runs the real tool and ignores this: the script's author sees to it that both agree.
+    /// What the tool does on the fake. A real server runs the real tool and ignores this, so the author of a script makes both agree.
     #[serde(skip_serializing_if = "is_default")]
     pub result: ToolOutcome,
 }

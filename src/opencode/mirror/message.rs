@@ -64,7 +64,7 @@ enum Merged {
 }
 
 impl MessageLog {
-    /// The message with its parts, as it is now. Copies all its text after every change, so whoever only looks at it uses
+    /// The message with its parts, as it is now. Copies all its text after every change, so code that only looks at it uses
     /// [`Self::info`](field@Self::info) and [`Self::parts`].
     pub(super) fn view(&self) -> Option<&Arc<Message>> {
         let info = self.info.as_ref()?;
@@ -196,7 +196,7 @@ impl MessageLog {
             return false;
         }
         let Some(log) = self.parts.get_mut(part) else {
-            // Some servers send no parts but only what is added to them: whoever waits must know that something moves.
+            // Some servers send no parts but only what is added to them: that is progress too.
             effects.out.progress = true;
             let kept: usize = self.early.values().flatten().map(String::len).sum();
             let early = self.early.entry(part.clone()).or_insert_with(|| Some(String::new()));

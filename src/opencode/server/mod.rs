@@ -296,7 +296,7 @@ impl Supervisor {
                 exit = process.exited() => Arc::new(exit),
                 () = self.cancel.cancelled() => return self.finish(Arc::new(process.stop().await)),
             };
-            // What it wrote last is in the exit, and may hold what nobody wants in a log.
+            // What it wrote last is in the exit, and may hold secrets, so it is not logged.
             tracing::warn!(status = ?exit.status, "the server ended unexpectedly");
             process = match self.restart(exit, &mut restarts).await {
                 Some(process) => process,

@@ -178,7 +178,7 @@ impl MessageError {
         self.data.get("statusCode")?.as_u64()?.try_into().ok()
     }
 
-    /// Whether somebody aborted the turn.
+    /// Whether a client aborted the turn.
     pub fn is_aborted(&self) -> bool {
         self.name == "MessageAbortedError"
     }

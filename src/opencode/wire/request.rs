@@ -131,6 +131,6 @@ pub enum PermissionAction {
     Allow,
     /// The tool fails.
     Deny,
-    /// Somebody is asked.
+    /// The server asks its clients.
     Ask,
 }

@@ -59,7 +59,7 @@ pub(crate) fn checked<T: Debug, E: Error + 'static>(result: Result<T, E>) -> Res
 /// Looks at every line that is logged from now on in this process, at every level.
 pub(crate) fn watch_logs() {
     static ONCE: Once = Once::new();
-    // A thread that logs may belong to no test, or to one that ignores a panic. The run ends, so that nobody can miss it.
+    // A thread that logs may belong to no test, or to one that ignores a panic. The run ends, so that it cannot be missed.
     let give_up = |line: &str| {
         drop(writeln!(io::stderr(), "error: a secret was logged: {line}"));
         std::process::exit(101);
@@ -92,7 +92,7 @@ impl<F: Fn(&str)> io::Write for Watch<F> {
     }
 }
 
-/// The watch itself has to be seen to work, or its silence means nothing.
+/// The watch itself is tested, or its silence would mean nothing.
 mod tests {
     use std::{
         panic::catch_unwind,

@@ -48,7 +48,7 @@ impl Source for HttpSource {
 /// subscriber that shares this thread.
 const BURST: usize = 256;
 
-/// Runs a feed until nobody needs it, the client is shut down, or the server refuses for good.
+/// Runs a feed until it has no subscribers, the client is shut down, or the server refuses for good.
 pub(super) async fn run<S: Source>(feeds: Arc<OpenFeeds>, feed: Arc<Feed>, source: S) {
     let reason = tokio::select! {
         biased;

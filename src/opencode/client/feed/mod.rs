@@ -328,7 +328,7 @@ impl OpenFeeds {
         }
     }
 
-    /// Ends `feed`: whoever subscribes from now on gets a new one.
+    /// Ends `feed`: later subscribers get a new one.
     fn end(&self, feed: &Arc<Feed>, reason: &GoneReason) {
         lock(&self.feeds).feeds.remove(&feed.directory);
         for queue in feed.state().routing.all() {

@@ -1,7 +1,7 @@
 //! Reads as much of an event as is needed to know who wants it.
 //!
-//! One connection carries the events of every session of its directory, and most runners follow a few. What nobody follows
-//! is skipped without being built up in memory.
+//! One connection carries the events of every session of its directory, and most runners follow a few. Events of other
+//! sessions are skipped without being built up in memory.
 
 use std::borrow::Cow;
 

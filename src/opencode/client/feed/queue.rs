@@ -76,15 +76,16 @@ impl Queue {
         }
     }
 
-    /// Leaves an event to the reader, if that is wise; says whether it was.
+    /// Hands the undecoded event to its only reader. Returns false if the event is large or the reader is far behind: then it has
+    /// to be decoded now.
     pub(super) fn leave(&self, json: &str) -> bool {
         let mut state = lock(&self.state);
-        let is_wise = json.len() <= SMALL && state.n_events < MANY.min(self.max_events);
-        if is_wise {
+        let is_left = json.len() <= SMALL && state.n_events < MANY.min(self.max_events);
+        if is_left {
             self.push_event(&mut state, Waiting::Json(json.len()), json.len());
             state.batch.json.push_str(json);
         }
-        is_wise
+        is_left
     }
 
     /// Adds an event of `size` bytes.
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_is_read_in_order_whoever_decodes_it() {
+    fn what_is_given_is_read_in_order_wherever_it_is_decoded() {
         let mut both = [false; 2];
         for seed in 0..50 {
             let mut random = fastrand::Rng::with_seed(seed);

@@ -82,12 +82,12 @@ impl Routing {
 
     /// Who gets an event of `session`.
     pub(super) fn targets(&self, session: Option<&str>, kind: &str) -> Vec<Arc<Queue>> {
-        // An error without a session may be anybody's.
+        // An error without a session may belong to any of them.
         if session.is_none() && matches!(kind, "session.error" | "server.instance.disposed") {
             return self.all().cloned().collect();
         }
-        let nobody = BTreeSet::new();
-        let followers = session.and_then(|session| self.followers.get(session)).unwrap_or(&nobody);
+        let none = BTreeSet::new();
+        let followers = session.and_then(|session| self.followers.get(session)).unwrap_or(&none);
         let wanted = followers.union(&self.watchers);
         wanted.filter_map(|id| self.subscribers.get(id)).map(|found| Arc::clone(&found.queue)).collect()
     }
