@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::BlockText;
@@ -18,10 +18,12 @@ use super::BlockText;
 /// let structured = BlockOutput::from(json!({"found": 2}));
 /// assert_eq!((&*structured.as_str(), structured.as_json()), (r#"{"found":2}"#, Some(&json!({"found": 2}))));
 /// ```
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Value")]
 pub struct BlockOutput(Kind);
 
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Serialize)]
+#[serde(untagged)]
 enum Kind {
     Text(BlockText),
     /// Anything but a string.
@@ -113,20 +115,5 @@ impl fmt::Debug for BlockOutput {
             Kind::Text(text) => text.fmt(f),
             Kind::Json(value) => fmt::Display::fmt(value, f),
         }
-    }
-}
-
-impl Serialize for BlockOutput {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match &self.0 {
-            Kind::Text(text) => text.serialize(serializer),
-            Kind::Json(value) => value.serialize(serializer),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for BlockOutput {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Value::deserialize(deserializer).map(Self::from)
     }
 }

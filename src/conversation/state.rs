@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, iter, sync::Arc};
 
 use imbl::{HashMap, OrdMap};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error, ser::SerializeStruct};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 use super::{
     BlockBody, BlockOutput, ConversationBlock, ConversationMetadata, Metadata, RunStatus, SubagentBlock,
@@ -14,13 +14,15 @@ use crate::ids::{AgentId, BlockId, ConversationId, ToolUseId};
 /// A conversation as it stands: the main thread, the subagents' threads, and what they used.
 ///
 /// Cheap to clone, and a clone is a snapshot: folding further events into one does not change the other.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct SessionConversationState {
     pub(super) blocks: Thread,
-    pub(super) metadata: ConversationMetadata,
     /// Of all depths, by the call that started them.
+    #[serde(serialize_with = "write_list")]
     pub(super) subagents: OrdMap<ToolUseId, Arc<SubagentState>>,
+    pub(super) metadata: ConversationMetadata,
     /// The first subagent, by id, with this agent. Follows from the subagents.
+    #[serde(skip)]
     pub(super) agents: HashMap<AgentId, ToolUseId>,
 }
 
@@ -136,10 +138,7 @@ impl SessionConversationState {
 
     /// What the main thread and all subagents used.
     pub fn total_usage(&self) -> Usage {
-        self.subagents().fold(self.usage(), |mut sum, subagent| {
-            sum += subagent.metadata.usage();
-            sum
-        })
+        iter::once(self.usage()).chain(self.subagents().map(|subagent| subagent.metadata.usage())).sum()
     }
 
     pub(super) fn target(&self, conversation: &ConversationId) -> Option<Target> {
@@ -160,14 +159,11 @@ impl SessionConversationState {
     }
 }
 
-impl Serialize for SessionConversationState {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = serializer.serialize_struct("SessionConversationState", 3)?;
-        object.serialize_field("blocks", &self.blocks)?;
-        object.serialize_field("subagents", &self.subagents().collect::<Vec<_>>())?;
-        object.serialize_field("metadata", &self.metadata)?;
-        object.end()
-    }
+fn write_list<S: Serializer>(
+    subagents: &OrdMap<ToolUseId, Arc<SubagentState>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(subagents.values())
 }
 
 impl<'de> Deserialize<'de> for SessionConversationState {

@@ -89,10 +89,7 @@ impl ConversationMetadata {
     /// Added up anew each time and always in the same order, since adding and subtracting costs as they come would leave
     /// differences in the last digits.
     pub fn usage(&self) -> Usage {
-        self.0.values().fold(Usage::default(), |mut sum, message| {
-            sum += message.usage;
-            sum
-        })
+        self.0.values().map(|message| message.usage).sum()
     }
 
     /// The model of the thread's last message.

@@ -83,7 +83,6 @@ async fn every_call_uses_its_route_names_the_directory_and_authenticates() {
     drop(client.prompt_async(&session, &prompt("hi")).await);
     drop(client.abort(&session).await);
     drop(client.session_status().await);
-    drop(client.diff(&session).await);
     drop(client.permissions().await);
     drop(client.reply_permission(&request, PermissionReply::Once).await);
     drop(client.reject_permission(&request, "no").await);
@@ -108,7 +107,6 @@ async fn every_call_uses_its_route_names_the_directory_and_authenticates() {
         POST /session/ses_1/prompt_async  {"messageID":"msg_1","parts":[{"type":"text","id":"prt_1","text":"hi"}]}
         POST /session/ses_1/abort
         GET /session/status
-        GET /session/ses_1/diff
         GET /permission
         POST /permission/per_1/reply  {"reply":"once"}
         POST /permission/per_1/reply  {"message":"no","reply":"reject"}

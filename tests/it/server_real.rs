@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use opencode_conductor::{
-    DirectoryClient, FeedLoss, FeedSignal, MessagePage, OpenCodeClient, OpenCodeServer, RestartPolicy,
-    ResyncReason, ServerState, SessionFilter, Subscription,
+    DirectoryClient, FeedLoss, FeedSignal, MessagePage, Method, OpenCodeClient, OpenCodeServer, RawRequest,
+    RestartPolicy, ResyncReason, ServerState, SessionFilter, Subscription,
     wire::{CreateSession, EventPayload, SessionInfo, UpdateSession},
 };
 
@@ -90,7 +90,8 @@ async fn a_real_server_does_what_the_client_says() {
     let children = here.children(&session.id).await.unwrap();
     assert_eq!(children.items.iter().map(|child| &child.id).collect::<Vec<_>>(), [&child.id]);
     assert!(here.session_status().await.unwrap().iter().next().is_none());
-    assert!(here.diff(&session.id).await.unwrap().items.is_empty());
+    let diff = RawRequest::new(Method::Get, format!("/session/{}/diff", session.id)).directory(&one);
+    assert_eq!(server.client().raw(diff).await.unwrap().json().unwrap(), serde_json::json!([]));
     assert!(here.permissions().await.unwrap().items.is_empty());
     assert!(here.questions().await.unwrap().items.is_empty());
     assert_eq!(here.config().await.unwrap().model.as_deref(), Some("mock/m"));

@@ -14,9 +14,9 @@ use crate::{
     error::InvalidInput,
     ids::{RequestId, SessionId},
     opencode::wire::{
-        self, ConfigInfo, CreateSession, DecodeError, Decoded, FileDiff, Message, PermissionReply,
-        PermissionRequest, PromptPart, PromptRequest, ProviderList, QuestionAnswer, QuestionRequest,
-        SessionInfo, StatusMap, UpdateSession,
+        self, ConfigInfo, CreateSession, DecodeError, Decoded, Message, PermissionReply, PermissionRequest,
+        PromptPart, PromptRequest, ProviderList, QuestionAnswer, QuestionRequest, SessionInfo, StatusMap,
+        UpdateSession,
     },
 };
 
@@ -43,7 +43,6 @@ pub(super) mod routes {
         UPDATE_SESSION = Patch "/session/{sessionID}", "update a session";
         DELETE_SESSION = Delete "/session/{sessionID}", "delete a session";
         CHILDREN = Get "/session/{sessionID}/children", "list a session's children";
-        DIFF = Get "/session/{sessionID}/diff", "read a session's changes";
         ABORT = Post "/session/{sessionID}/abort", "abort a session";
         MESSAGES = Get "/session/{sessionID}/message", "list messages";
         PROMPT_ASYNC = Post "/session/{sessionID}/prompt_async", "submit a prompt";
@@ -285,14 +284,6 @@ impl DirectoryClient {
     /// As [`ApiError`] says.
     pub async fn session_status(&self) -> Result<StatusMap, ApiError> {
         self.read(routes::SESSION_STATUS, |call| call).await
-    }
-
-    /// Reads what a session changed in files.
-    ///
-    /// # Errors
-    /// As [`ApiError`] says.
-    pub async fn diff(&self, session: &SessionId) -> Result<Decoded<FileDiff>, ApiError> {
-        self.list(routes::DIFF, |call| of(call, session)).await
     }
 
     /// Lists unanswered permission requests of the directory. Those of aborted runs may still be among them.

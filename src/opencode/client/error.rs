@@ -8,6 +8,7 @@ use crate::{agent::Delivery, error::InvalidInput, opencode::wire::DecodeError};
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// A request to the server failed.
+#[derive(Debug)]
 pub struct ApiError {
     operation: &'static str,
     kind: Box<ApiErrorKind>,
@@ -159,12 +160,6 @@ impl ApiError {
 impl fmt::Display for ApiError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot {}: {}", self.operation, self.kind)
-    }
-}
-
-impl fmt::Debug for ApiError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ApiError").field("operation", &self.operation).field("kind", &self.kind).finish()
     }
 }
 

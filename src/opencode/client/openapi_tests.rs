@@ -260,12 +260,9 @@ fn every_field_that_is_read_exists_and_new_ones_are_listed() {
         Question = "QuestionInfo";
         QuestionOption = "QuestionOption";
         ToolReference = "QuestionTool";
-        Todo = "Todo";
-        FileDiff = "SnapshotFileDiff";
         ConfigInfo = "Config";
         ProviderInfo = "Provider";
         ModelInfo = "Model";
-        AgentInfo = "Agent";
     }
     let answer = |operation: super::http::Operation| {
         let operation = document.operation(operation.method, operation.path);
@@ -284,10 +281,8 @@ fn every_field_that_is_read_exists_and_new_ones_are_listed() {
         CompactionPart: tail_start_id
         RetryPart: time
         Question: custom multiple
-        FileDiff: patch status
         ProviderInfo: env key options source
         ModelInfo: api capabilities cost family headers limit options providerID release_date status variants
-        AgentInfo: color description native options permission prompt steps temperature topP variant
     "]]
     .assert_eq(&report);
 }

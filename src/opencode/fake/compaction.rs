@@ -33,13 +33,7 @@ impl Shared {
     /// Writes the user message that makes the loop compact next.
     pub(super) fn request_compaction(&self, session: &str, user: &Value, auto: bool, overflow: Option<bool>) {
         let mut world = self.world();
-        let id = world.clock.ascending("msg");
-        let now = world.next_message_ms(session);
-        let info = json!({
-            "id": id, "role": "user", "sessionID": session, "time": {"created": now},
-            "agent": user["agent"], "model": user["model"],
-        });
-        world.put_message(session, &info);
+        let (id, _) = world.put_own_prompt(session, user);
         let mut part = json!({
             "id": world.clock.ascending("prt"), "messageID": id, "sessionID": session, "type": "compaction", "auto": auto,
         });
@@ -110,13 +104,7 @@ impl Shared {
 
     fn nudge(&self, session: &str, user: &Value, overflow: bool) {
         let mut world = self.world();
-        let id = world.clock.ascending("msg");
-        let now = world.next_message_ms(session);
-        let info = json!({
-            "id": id, "role": "user", "sessionID": session, "time": {"created": now},
-            "agent": user["agent"], "model": user["model"],
-        });
-        world.put_message(session, &info);
+        let (id, now) = world.put_own_prompt(session, user);
         let text = if overflow { format!("{OVERFLOWED}{CONTINUE}") } else { CONTINUE.to_owned() };
         let part = json!({
             "id": world.clock.ascending("prt"), "messageID": id, "sessionID": session, "type": "text",

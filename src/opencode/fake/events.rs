@@ -52,20 +52,9 @@ impl Bus {
         self.listeners.retain(|listener| listener.id != id);
     }
 
-    /// Tells the listeners of one directory, or all that listen to any directory of their own.
+    /// Tells the listeners of one directory; `None` stands for those of all directories.
     pub(super) fn tell(&self, directory: Option<&str>, signal: &Signal) {
-        for listener in &self.listeners {
-            if directory.is_none_or(|directory| listener.directory.as_deref() == Some(directory)) {
-                // A listener that is gone is forgotten when its body is dropped.
-                drop(listener.sender.send(signal.clone()));
-            }
-        }
-    }
-
-    pub(super) fn tell_global(&self, signal: &Signal) {
-        for listener in self.listeners.iter().filter(|listener| listener.directory.is_none()) {
-            drop(listener.sender.send(signal.clone()));
-        }
+        self.tell_those(|listener| listener.directory.as_deref() == directory, signal);
     }
 
     pub(super) fn has_global(&self) -> bool {
@@ -74,7 +63,12 @@ impl Bus {
 
     /// Breaks, ends or silences every stream.
     pub(super) fn tell_everyone(&self, signal: &Signal) {
-        for listener in &self.listeners {
+        self.tell_those(|_| true, signal);
+    }
+
+    fn tell_those(&self, is_meant: impl Fn(&Listener) -> bool, signal: &Signal) {
+        for listener in self.listeners.iter().filter(|listener| is_meant(listener)) {
+            // A listener that is gone is forgotten when its body is dropped.
             drop(listener.sender.send(signal.clone()));
         }
     }

@@ -1,9 +1,8 @@
 //! What can go wrong between a client and the server, said in one word per fault.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::{Arc, Mutex};
+
+use super::lock;
 
 /// An endpoint of the server, to aim a [`Fault`] at and to find requests by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -107,96 +106,85 @@ pub enum Fault {
 
 /// The faults in waiting, in the order they were injected.
 #[derive(Debug, Default)]
-pub(super) struct Faults {
-    waiting: Mutex<Vec<Arc<Planned>>>,
-}
+pub(super) struct Faults(Mutex<Vec<Planned>>);
 
 #[derive(Debug)]
 struct Planned {
     route: Route,
     fault: Fault,
-    skip: AtomicUsize,
-    left: AtomicUsize,
-    only: Mutex<Option<String>>,
+    aim: Arc<Mutex<Aim>>,
+}
+
+/// Which of the matching requests a fault strikes.
+#[derive(Debug)]
+struct Aim {
+    skip: usize,
+    left: usize,
+    only: Option<String>,
 }
 
 /// An injected fault; strikes once unless told otherwise.
 #[derive(Debug)]
-pub struct Injection {
-    planned: Arc<Planned>,
-}
+pub struct Injection(Arc<Mutex<Aim>>);
 
+#[expect(clippy::return_self_not_must_use, reason = "setters on something that already works")]
 impl Injection {
     /// Strikes the next `times` matching requests.
-    #[expect(clippy::return_self_not_must_use, reason = "a setter on something that already works")]
     pub fn times(self, times: usize) -> Self {
-        self.planned.left.store(times, Ordering::SeqCst);
+        lock(&self.0).left = times;
         self
     }
 
     /// Strikes every matching request until [`FakeOpenCode::clear_faults`](super::FakeOpenCode::clear_faults).
-    #[expect(clippy::return_self_not_must_use, reason = "a setter on something that already works")]
     pub fn always(self) -> Self {
         self.times(usize::MAX)
     }
 
     /// Lets this many matching requests pass first.
-    #[expect(clippy::return_self_not_must_use, reason = "a setter on something that already works")]
     pub fn after(self, requests: usize) -> Self {
-        self.planned.skip.store(requests, Ordering::SeqCst);
+        lock(&self.0).skip = requests;
         self
     }
 
     /// Strikes only requests whose path or query contains this text, such as a session id.
-    #[expect(clippy::return_self_not_must_use, reason = "a setter on something that already works")]
     pub fn only(self, text: impl Into<String>) -> Self {
-        *self.planned.only.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.into());
+        lock(&self.0).only = Some(text.into());
         self
     }
 
     /// How many more requests it would strike.
     pub fn left(&self) -> usize {
-        self.planned.left.load(Ordering::SeqCst)
+        lock(&self.0).left
     }
 }
 
 impl Faults {
     pub(super) fn inject(&self, route: Route, fault: Fault) -> Injection {
-        let planned = Arc::new(Planned {
-            route,
-            fault,
-            skip: AtomicUsize::new(0),
-            left: AtomicUsize::new(1),
-            only: Mutex::new(None),
-        });
-        self.lock().push(Arc::clone(&planned));
-        Injection { planned }
+        let aim = Arc::new(Mutex::new(Aim { skip: 0, left: 1, only: None }));
+        lock(&self.0).push(Planned { route, fault, aim: Arc::clone(&aim) });
+        Injection(aim)
     }
 
     pub(super) fn clear(&self) {
-        self.lock().clear();
+        lock(&self.0).clear();
     }
 
     /// The first fault in waiting that strikes this request; it is used up by that.
     pub(super) fn strike(&self, route: Route, target: &str) -> Option<Fault> {
-        let mut waiting = self.lock();
-        waiting.retain(|planned| planned.left.load(Ordering::SeqCst) > 0);
+        let mut waiting = lock(&self.0);
+        waiting.retain(|planned| lock(&planned.aim).left > 0);
         let hit = waiting.iter().find(|planned| {
-            let only = planned.only.lock().unwrap_or_else(PoisonError::into_inner);
             (planned.route == route || planned.route == Route::Any)
-                && only.as_ref().is_none_or(|text| target.contains(text))
+                && lock(&planned.aim).only.as_ref().is_none_or(|text| target.contains(text))
         })?;
-        if hit.skip.load(Ordering::SeqCst) > 0 {
-            hit.skip.fetch_sub(1, Ordering::SeqCst);
+        let mut aim = lock(&hit.aim);
+        if aim.skip > 0 {
+            aim.skip -= 1;
             return None;
         }
-        if hit.left.load(Ordering::SeqCst) != usize::MAX {
-            hit.left.fetch_sub(1, Ordering::SeqCst);
+        if aim.left != usize::MAX {
+            aim.left -= 1;
         }
         Some(hit.fault.clone())
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Planned>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard},
 };
 
 use tokio::sync::Notify;
@@ -24,10 +24,6 @@ impl Gates {
     pub(super) fn open(&self, name: &str) {
         self.lock().open.insert(name.to_owned());
         self.changed.notify_waiters();
-    }
-
-    pub(super) fn close(&self, name: &str) {
-        self.lock().open.remove(name);
     }
 
     /// How many wait at the gate now.
@@ -54,8 +50,8 @@ impl Gates {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        super::lock(&self.inner)
     }
 }
 

@@ -195,11 +195,6 @@ impl FakeOpenCode {
         self.shared.gates.open(name);
     }
 
-    /// Closes a gate again, for those who come later.
-    pub fn close_gate(&self, name: &str) {
-        self.shared.gates.close(name);
-    }
-
     /// How many wait at a gate now.
     pub fn waiting_at(&self, gate: &str) -> usize {
         self.shared.gates.waiting(gate)

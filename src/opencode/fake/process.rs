@@ -31,8 +31,8 @@ pub(super) struct Call<'a> {
     session: &'a str,
     stop: &'a Stop,
     pub(super) info: Value,
-    text: Option<Value>,
-    reasoning: Option<Value>,
+    /// The text or thinking that the model is saying.
+    growing: Option<Value>,
     tools: Vec<RunningTool>,
     is_blocked: bool,
     is_full: bool,
@@ -46,8 +46,7 @@ impl<'a> Call<'a> {
             session,
             stop,
             info,
-            text: None,
-            reasoning: None,
+            growing: None,
             tools: Vec::new(),
             is_blocked: false,
             is_full: false,
@@ -141,8 +140,7 @@ impl<'a> Call<'a> {
 
     async fn attempt(&mut self, planned: &Planned) -> Result<(), Failure> {
         let step = &planned.step;
-        self.text = None;
-        self.reasoning = None;
+        self.growing = None;
         tokio::time::sleep(Duration::from_millis(step.before_ms)).await;
         if let Some(gate) = &step.gate_before {
             self.shared.pass_gate(gate).await;
@@ -157,11 +155,13 @@ impl<'a> Call<'a> {
         if let Some(failure) = failure {
             return Err(failure);
         }
-        self.end_reasoning();
+        if self.growing.as_ref().is_some_and(|part| part["type"] == "reasoning") {
+            self.end_growing();
+        }
         if !step.drop {
             self.start_tools(step);
         }
-        self.end_text();
+        self.end_growing();
         self.join_tools().await;
         if self.stop.is_coming.is_cancelled() {
             // The tools ended because the turn is being aborted, subagents first; there is no next step.
@@ -179,10 +179,10 @@ impl<'a> Call<'a> {
         let n_chunks = words_of(&step.reasoning).count() + words_of(&step.text).count() + extra.len();
         // The stream opens with a chunk that says nothing.
         let middle = n_chunks.div_ceil(2).saturating_sub(1);
-        let reasoning = words_of(&step.reasoning).map(|word| (true, word));
+        let reasoning = words_of(&step.reasoning).map(|word| ("reasoning", word));
         let text = words_of(&step.text).chain(extra.iter().map(String::as_str));
         let mut n_sent = 0;
-        for (is_reasoning, word) in reasoning.chain(text.map(|word| (false, word))) {
+        for (kind, word) in reasoning.chain(text.map(|word| ("text", word))) {
             if n_sent == middle {
                 self.pass_middle(step).await;
             }
@@ -192,12 +192,7 @@ impl<'a> Call<'a> {
             } else if n_sent % 16 == 0 {
                 tokio::task::yield_now().await;
             }
-            if is_reasoning {
-                self.add_reasoning(word);
-            } else {
-                self.end_reasoning();
-                self.add_text(word);
-            }
+            self.grow(kind, word);
         }
         if n_chunks == 0 {
             self.pass_middle(step).await;
@@ -210,42 +205,24 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn add_reasoning(&mut self, word: &str) {
-        let part = match self.reasoning.take() {
+    /// Adds a word to the part of this kind; one of another kind ends.
+    fn grow(&mut self, kind: &str, word: &str) {
+        if self.growing.as_ref().is_some_and(|part| part["type"] != kind) {
+            self.end_growing();
+        }
+        let mut part = match self.growing.take() {
             Some(part) => part,
-            None => self.put_new_part("reasoning", json!({"text": "", "time": {"start": self.now()}})),
+            None => self.put_new_part(kind, json!({"text": "", "time": {"start": self.now()}})),
         };
-        self.reasoning = Some(self.grow(part, word));
-    }
-
-    fn add_text(&mut self, word: &str) {
-        let part = match self.text.take() {
-            Some(part) => part,
-            None => self.put_new_part("text", json!({"text": "", "time": {"start": self.now()}})),
-        };
-        self.text = Some(self.grow(part, word));
-    }
-
-    fn grow(&self, mut part: Value, word: &str) -> Value {
         if let Value::String(text) = &mut part["text"] {
             text.push_str(word);
         }
         self.shared.world().publish_delta(&part, word);
-        part
+        self.growing = Some(part);
     }
 
-    fn end_reasoning(&mut self) {
-        let part = self.reasoning.take();
-        self.end_part(part);
-    }
-
-    fn end_text(&mut self) {
-        let part = self.text.take();
-        self.end_part(part);
-    }
-
-    fn end_part(&self, part: Option<Value>) {
-        if let Some(mut part) = part {
+    fn end_growing(&mut self) {
+        if let Some(mut part) = self.growing.take() {
             part["time"]["end"] = self.now().into();
             self.shared.world().put_part(&part);
         }
@@ -309,8 +286,7 @@ impl<'a> Call<'a> {
             self.shared.hold(Moment::Cleanup).await;
             self.shared.pause_ms(20).await;
         }
-        self.end_text();
-        self.end_reasoning();
+        self.end_growing();
         self.stop_tools().await;
         self.complete();
         self.put_message();

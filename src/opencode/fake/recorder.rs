@@ -1,11 +1,11 @@
 //! What the fake saw and did, for assertions and for waiting without sleeping.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use serde_json::Value;
 use tokio::sync::Notify;
 
-use super::Route;
+use super::{Route, lock};
 
 /// Everything that happened at a fake so far, oldest first.
 #[derive(Debug, Clone, Default)]
@@ -88,9 +88,7 @@ impl Log {
         let is = |event: &&RecordedEvent| event.kind == kind && event.session == session;
         self.events.iter().filter(is).count()
     }
-}
 
-impl Log {
     /// The place of the next request, which stays valid when the log is cleared.
     pub(super) fn push_request(&mut self, request: RecordedRequest) -> usize {
         self.requests.push(request);
@@ -119,7 +117,7 @@ pub(super) struct Recorder {
 
 impl Recorder {
     pub(super) fn read(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.log)
     }
 
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Log) -> T) -> T {

@@ -191,7 +191,7 @@ impl World {
         }
         if self.bus.has_global() {
             let global = GlobalEvent { directory: Some(directory), project: Some(PROJECT), payload: &event };
-            self.bus.tell_global(&Signal::Frame(frame(&global)));
+            self.bus.tell(None, &Signal::Frame(frame(&global)));
         }
         self.recorder.change(|log| {
             if kind == "message.part.delta" {
@@ -290,6 +290,18 @@ impl World {
             found.messages.insert(place, message);
         }
         self.publish_for(session, "message.updated", json!({"sessionID": session, "info": info}));
+    }
+
+    /// Writes a user message that the server itself makes, for the agent and model of `user`; returns its id and time.
+    pub(super) fn put_own_prompt(&mut self, session: &str, user: &Value) -> (String, u64) {
+        let id = self.clock.ascending("msg");
+        let now = self.next_message_ms(session);
+        let info = json!({
+            "id": id, "role": "user", "sessionID": session, "time": {"created": now},
+            "agent": user["agent"], "model": user["model"],
+        });
+        self.put_message(session, &info);
+        (id, now)
     }
 
     /// Writes a part, new or known, and says so.

@@ -33,8 +33,8 @@ pub use request::{
     CreateSession, PermissionAction, PermissionRule, PromptPart, PromptRequest, UpdateSession,
 };
 pub use session::{
-    AgentInfo, ConfigInfo, FileDiff, Health, ModelInfo, ProviderInfo, ProviderList, SessionInfo,
-    SessionModel, SessionStatus, SessionTime, StatusMap, Todo,
+    ConfigInfo, Health, ModelInfo, ProviderInfo, ProviderList, SessionInfo, SessionModel, SessionStatus,
+    SessionTime, StatusMap,
 };
 
 /// Fields that this version does not know, kept as they came.

@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Extra, ModelRef, Tokens, part::wire_struct};
+use super::{Extra, Tokens, part::wire_struct};
 use crate::{
     ids::SessionId,
     json::decode::{DecodeError, JsonPath, decode, deserialize_by_from_json},
@@ -53,26 +53,6 @@ wire_struct! {
         provider_id: String,
     }
 
-    /// An entry of a session's to-do list.
-    Todo {
-        /// What is to be done.
-        content: String = default,
-        /// How far it is.
-        status: String = default,
-        /// How urgent it is.
-        priority: String = default,
-    }
-
-    /// What a session changed in one file.
-    FileDiff {
-        /// The file.
-        file?: String,
-        /// Lines added.
-        additions: u64 = default,
-        /// Lines removed.
-        deletions: u64 = default,
-    }
-
     /// Whether the server is well.
     Health {
         /// It is.
@@ -114,18 +94,6 @@ wire_struct! {
         id: String = default,
         /// Its name for people.
         name: String = default,
-    }
-
-    /// An agent.
-    AgentInfo {
-        /// The agent.
-        name: String,
-        /// `primary`, `subagent` or `all`.
-        mode: String = default,
-        /// Whether it is the server's own business.
-        hidden?: bool,
-        /// Its own model.
-        model?: ModelRef,
     }
 }
 
