@@ -62,7 +62,7 @@ fn run() -> Result<(), String> {
         }
     })
     .map_err(|error| match &error {
-        TranscriptError::Unrecognised { document } | TranscriptError::Malformed { document, .. } => {
+        TranscriptError::Unrecognised { document, .. } | TranscriptError::Malformed { document, .. } => {
             format!("{}: {}", files[*document], with_causes(&error))
         }
         _ => with_causes(&error),

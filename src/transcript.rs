@@ -56,12 +56,14 @@ pub struct Malformed {
 pub enum TranscriptError {
     /// Nothing known begins like this.
     #[error("the transcript is neither a message list, nor an export, nor an event log")]
+    #[non_exhaustive]
     Unrecognised {
         /// Which of several documents, from 0.
         document: usize,
     },
     /// The document as a whole is malformed.
     #[error("the transcript could not be decoded")]
+    #[non_exhaustive]
     Malformed {
         /// Which of several documents, from 0.
         document: usize,

@@ -55,7 +55,7 @@ impl ConversationBlock {
     /// Whether it waits for the end of the turn: it may still change, and is not a subagent that still runs.
     pub(super) fn ends_with_the_turn(&self) -> bool {
         self.status == BlockStatus::Pending
-            && !matches!(&self.body, BlockBody::Subagent(subagent) if !subagent.subagent_status.is_final())
+            && self.body.as_subagent().is_none_or(|subagent| subagent.subagent_status.is_final())
     }
 }
 
@@ -326,6 +326,11 @@ impl BlockBody {
             Self::Error { .. } => "error",
             Self::Unknown { kind } => kind,
         }
+    }
+
+    /// The subagent, if it shows one.
+    pub fn as_subagent(&self) -> Option<&SubagentBlock> {
+        if let Self::Subagent(subagent) = self { Some(subagent) } else { None }
     }
 
     /// Whether it has a text that may be streamed.

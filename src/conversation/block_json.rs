@@ -34,19 +34,12 @@ impl ConversationBlock {
         object.field("conversationId", &self.conversation_id)?;
         object.some("order", self.order.as_ref())?;
         object.field("timestamp", &self.timestamp)?;
-        let run = match &self.body {
-            BlockBody::Subagent(subagent) => Some(subagent.subagent_status),
-            BlockBody::ToolUse { tool_status, .. } if words == RunWords::SubagentsAndTools => {
+        let run = match (self.body.as_subagent(), &self.body) {
+            (Some(subagent), _) => Some(subagent.subagent_status),
+            (None, BlockBody::ToolUse { tool_status, .. }) if words == RunWords::SubagentsAndTools => {
                 Some(*tool_status)
             }
-            BlockBody::ToolUse { .. }
-            | BlockBody::UserMessage { .. }
-            | BlockBody::AssistantText { .. }
-            | BlockBody::Thinking { .. }
-            | BlockBody::ToolResult { .. }
-            | BlockBody::System { .. }
-            | BlockBody::Error { .. }
-            | BlockBody::Unknown { .. } => None,
+            (None, _) => None,
         };
         match run.filter(|run| run.block_status() == self.status) {
             Some(run) => object.field("status", &run)?,

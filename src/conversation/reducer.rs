@@ -20,6 +20,7 @@ use crate::{
 #[non_exhaustive]
 pub enum Change {
     /// A block is new, changed or moved.
+    #[non_exhaustive]
     Block {
         /// The thread.
         conversation_id: ConversationId,
@@ -27,6 +28,7 @@ pub enum Change {
         block_id: BlockId,
     },
     /// A block is gone.
+    #[non_exhaustive]
     BlockRemoved {
         /// The thread.
         conversation_id: ConversationId,
@@ -34,16 +36,19 @@ pub enum Change {
         block_id: BlockId,
     },
     /// A subagent is new or changed, apart from its thread.
+    #[non_exhaustive]
     Subagent {
         /// The subagent.
         tool_use_id: ToolUseId,
     },
     /// A subagent is gone, with its thread.
+    #[non_exhaustive]
     SubagentRemoved {
         /// The subagent.
         tool_use_id: ToolUseId,
     },
     /// What a thread used changed.
+    #[non_exhaustive]
     Metadata {
         /// The thread.
         conversation_id: ConversationId,
@@ -130,22 +135,21 @@ impl Fold<'_> {
             ConversationEvent::SubagentCompleted(completed) => self.completed(completed),
             ConversationEvent::SessionIdle { conversation_id } => self.idle(conversation_id),
             ConversationEvent::MetadataUpdate { conversation_id, message_id, created, model, usage } => {
-                let Some(usage) = usage else {
-                    let Some(target) = self.state.target(conversation_id) else { return };
-                    if self.thread(&target).1.remove(message_id) {
-                        self.metadata_changed(&target);
+                let known = match usage {
+                    Some(_) => Some(self.target_or_create(conversation_id)),
+                    None => self.state.target(conversation_id),
+                };
+                let Some(target) = known else { return };
+                let metadata = self.thread(&target).1;
+                let is_changed = match *usage {
+                    Some(usage) => {
+                        let (message_id, model) = (message_id.clone(), model.clone());
+                        metadata.set(MessageUsage { message_id, created: *created, model, usage })
                     }
-                    return;
+                    None => metadata.remove(message_id),
                 };
-                let target = self.target_or_create(conversation_id);
-                let message = MessageUsage {
-                    message_id: message_id.clone(),
-                    created: *created,
-                    model: model.clone(),
-                    usage: *usage,
-                };
-                if self.thread(&target).1.set(message) {
-                    self.metadata_changed(&target);
+                if is_changed {
+                    self.report(|| Change::Metadata { conversation_id: target.conversation_id() });
                 }
             }
         }
@@ -174,52 +178,35 @@ impl Fold<'_> {
                     conversation_id: target.conversation_id(),
                     block_id: id.clone(),
                 });
-                match &block.body {
-                    BlockBody::Subagent(subagent) => subagent.tool_use_id.clone(),
-                    BlockBody::UserMessage { .. }
-                    | BlockBody::AssistantText { .. }
-                    | BlockBody::Thinking { .. }
-                    | BlockBody::ToolUse { .. }
-                    | BlockBody::ToolResult { .. }
-                    | BlockBody::System { .. }
-                    | BlockBody::Error { .. }
-                    | BlockBody::Unknown { .. } => return,
-                }
+                let Some(subagent) = block.body.as_subagent() else { return };
+                subagent.tool_use_id.clone()
             }
             // A subagent that was never announced has a thread but no block.
             None => ToolUseId::from(&ConversationId::from(id)),
         };
         let Some(state) = self.state.subagents.get(&subagent) else { return };
-        let has_block = self.parent_thread(state).is_some_and(|thread| thread.get(id).is_some());
+        let has_block = self.state.block(&state.parent_id, id).is_some();
         if !has_block {
             self.remove_subagents(subagent);
         }
     }
 
     fn spawned(&mut self, spawned: &SubagentSpawned) {
+        let SubagentSpawned { tool_use_id, order, timestamp, .. } = spawned;
         let target = self.target_or_create(&spawned.conversation_id);
-        let mut block = self.take_subagent_block(
-            &target,
-            &spawned.tool_use_id,
-            spawned.order.as_ref(),
-            spawned.timestamp,
-        );
+        let mut block = self.take_subagent_block(&target, tool_use_id, order.as_ref(), *timestamp);
         spawned.tell(Arc::make_mut(&mut block));
         self.put(&target, block);
     }
 
     fn completed(&mut self, completed: &SubagentCompleted) {
-        let target = match self.state.subagents.get(&completed.tool_use_id) {
+        let SubagentCompleted { tool_use_id, order, timestamp, .. } = completed;
+        let target = match self.state.subagents.get(tool_use_id) {
             // Wherever its block lives; a thread without a block gets it where the event says.
             Some(state) if self.has_block(state) => self.target_or_create(&state.parent_id.clone()),
             Some(_) | None => self.target_or_create(&completed.conversation_id),
         };
-        let mut block = self.take_subagent_block(
-            &target,
-            &completed.tool_use_id,
-            completed.order.as_ref(),
-            completed.timestamp,
-        );
+        let mut block = self.take_subagent_block(&target, tool_use_id, order.as_ref(), *timestamp);
         completed.tell(Arc::make_mut(&mut block));
         self.put(&target, block);
     }
@@ -253,13 +240,6 @@ impl Fold<'_> {
         (&mut self.state.blocks, &mut self.state.metadata)
     }
 
-    fn known_thread(&self, target: &Target) -> Option<&Thread> {
-        match target {
-            Target::Main => Some(&self.state.blocks),
-            Target::Subagent(id) => self.state.subagents.get(id).map(|subagent| &subagent.blocks),
-        }
-    }
-
     fn put(&mut self, target: &Target, mut block: Arc<ConversationBlock>) {
         let conversation_id = target.conversation_id();
         if block.conversation_id != conversation_id {
@@ -270,14 +250,14 @@ impl Fold<'_> {
         if self.thread(target).0.put(&block) {
             self.block_changed(target, &block.id);
         }
-        if let BlockBody::Subagent(subagent) = &block.body {
+        if let Some(subagent) = block.body.as_subagent() {
             self.sync_subagent(target, subagent);
         }
     }
 
     /// Lets a subagent that has ended stay ended, with its result: a block that says otherwise was written before that.
     fn keep_ended(&self, block: &mut Arc<ConversationBlock>) {
-        let BlockBody::Subagent(shown) = &block.body else { return };
+        let Some(shown) = block.body.as_subagent() else { return };
         let Some(ended) = self.state.subagents.get(&shown.tool_use_id) else { return };
         if shown.subagent_status.is_final() || !ended.status.is_final() {
             return;
@@ -299,7 +279,7 @@ impl Fold<'_> {
         order: Option<&BlockOrder>,
         timestamp: Option<Timestamp>,
     ) -> Arc<ConversationBlock> {
-        let is_subagent = |block: &Arc<ConversationBlock>| matches!(block.body, BlockBody::Subagent(_));
+        let is_subagent = |block: &Arc<ConversationBlock>| block.body.as_subagent().is_some();
         let block_id = self.block_of(id, target);
         if let Some(block) = self.thread(target).0.get(&block_id).filter(|block| is_subagent(block)) {
             return block.clone();
@@ -321,11 +301,13 @@ impl Fold<'_> {
     /// The id of the block that shows a subagent in a thread: that of its call, but other writers name blocks otherwise.
     fn block_of(&self, id: &ToolUseId, target: &Target) -> BlockId {
         let named = BlockId::from(id);
-        let Some(thread) = self.known_thread(target) else { return named };
+        let Some(thread) = self.state.thread_of(target) else { return named };
         if !self.state.subagents.contains_key(id) || thread.get(&named).is_some() {
             return named;
         }
-        let shows = |block: &&Arc<ConversationBlock>| matches!(&block.body, BlockBody::Subagent(shown) if shown.tool_use_id == *id);
+        let shows = |block: &&Arc<ConversationBlock>| {
+            block.body.as_subagent().is_some_and(|shown| shown.tool_use_id == *id)
+        };
         thread.iter().find(shows).map_or(named, |block| block.id.clone())
     }
 
@@ -360,17 +342,8 @@ impl Fold<'_> {
         let mut doomed = vec![first];
         while let Some(id) = doomed.pop() {
             let Some(subagent) = self.state.subagents.remove(&id) else { continue };
-            doomed.extend(subagent.blocks.iter().filter_map(|block| match &block.body {
-                BlockBody::Subagent(below) => Some(below.tool_use_id.clone()),
-                BlockBody::UserMessage { .. }
-                | BlockBody::AssistantText { .. }
-                | BlockBody::Thinking { .. }
-                | BlockBody::ToolUse { .. }
-                | BlockBody::ToolResult { .. }
-                | BlockBody::System { .. }
-                | BlockBody::Error { .. }
-                | BlockBody::Unknown { .. } => None,
-            }));
+            let below = subagent.blocks.iter().filter_map(|block| block.body.as_subagent());
+            doomed.extend(below.map(|below| below.tool_use_id.clone()));
             if let Some(agent) = &subagent.agent_id {
                 self.reindex_agent(agent);
             }
@@ -386,14 +359,10 @@ impl Fold<'_> {
         };
     }
 
-    fn parent_thread(&self, subagent: &SubagentState) -> Option<&Thread> {
-        self.state.thread(&subagent.parent_id)
-    }
-
     fn has_block(&self, subagent: &SubagentState) -> bool {
         let Some(parent) = self.state.target(&subagent.parent_id) else { return false };
         let block = self.block_of(&subagent.tool_use_id, &parent);
-        self.known_thread(&parent).is_some_and(|thread| thread.get(&block).is_some())
+        self.state.thread_of(&parent).is_some_and(|thread| thread.get(&block).is_some())
     }
 
     fn report(&mut self, change: impl FnOnce() -> Change) {
@@ -404,10 +373,6 @@ impl Fold<'_> {
 
     fn block_changed(&mut self, target: &Target, block: &BlockId) {
         self.report(|| Change::Block { conversation_id: target.conversation_id(), block_id: block.clone() });
-    }
-
-    fn metadata_changed(&mut self, target: &Target) {
-        self.report(|| Change::Metadata { conversation_id: target.conversation_id() });
     }
 }
 

@@ -6,8 +6,8 @@ use imbl::{HashMap, OrdMap};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 use super::{
-    BlockBody, BlockOutput, ConversationBlock, ConversationMetadata, Metadata, RunStatus, SubagentBlock,
-    Thread, Usage, fields::Fields,
+    BlockOutput, ConversationBlock, ConversationMetadata, Metadata, RunStatus, SubagentBlock, Thread, Usage,
+    fields::Fields,
 };
 use crate::ids::{AgentId, BlockId, ConversationId, ToolUseId};
 
@@ -92,9 +92,13 @@ impl SessionConversationState {
 
     /// A thread, by the subagent's tool use, or else by its agent's id.
     pub fn thread(&self, conversation: &ConversationId) -> Option<&Thread> {
-        match self.target(conversation)? {
+        self.thread_of(&self.target(conversation)?)
+    }
+
+    pub(super) fn thread_of(&self, target: &Target) -> Option<&Thread> {
+        match target {
             Target::Main => Some(&self.blocks),
-            Target::Subagent(id) => self.subagents.get(&id).map(|subagent| &subagent.blocks),
+            Target::Subagent(id) => self.subagents.get(id).map(|subagent| &subagent.blocks),
         }
     }
 
@@ -207,7 +211,7 @@ impl SessionConversationState {
         let threads: Vec<Thread> =
             threads.chain(self.subagents().map(|subagent| subagent.blocks.clone())).collect();
         for block in threads.iter().flat_map(Thread::iter) {
-            let BlockBody::Subagent(shown) = &block.body else { continue };
+            let Some(shown) = block.body.as_subagent() else { continue };
             let Some(has_status) = foreign.get(&shown.tool_use_id) else { continue };
             let Some(subagent) = self.subagents.get_mut(&shown.tool_use_id) else { continue };
             let subagent = Arc::make_mut(subagent);

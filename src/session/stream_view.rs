@@ -25,6 +25,7 @@ use crate::{
 #[non_exhaustive]
 pub enum StreamEvent {
     /// A block that may still change is there.
+    #[non_exhaustive]
     BlockStart {
         /// The thread.
         conversation_id: ConversationId,
@@ -33,6 +34,7 @@ pub enum StreamEvent {
         block: Arc<ConversationBlock>,
     },
     /// A block's text grew.
+    #[non_exhaustive]
     TextDelta {
         /// The thread.
         conversation_id: ConversationId,
@@ -42,6 +44,7 @@ pub enum StreamEvent {
         delta: String,
     },
     /// Something about a block changed, and it is as finished as it was.
+    #[non_exhaustive]
     BlockUpdate {
         /// The thread.
         conversation_id: ConversationId,
@@ -54,6 +57,7 @@ pub enum StreamEvent {
         removed: bool,
     },
     /// A block is finished.
+    #[non_exhaustive]
     BlockComplete {
         /// The thread.
         conversation_id: ConversationId,
@@ -62,6 +66,7 @@ pub enum StreamEvent {
         block: Arc<ConversationBlock>,
     },
     /// What a thread used so far; replaces what was said about that thread before.
+    #[non_exhaustive]
     MetadataUpdate {
         /// The thread.
         conversation_id: ConversationId,

@@ -26,6 +26,7 @@ pub enum ApiErrorKind {
     Connect(#[source] BoxError),
     /// The server did not answer, or stopped answering, for this long.
     #[error("no {} from the server within {} ms", if *answered { "further byte" } else { "answer" }, after.as_millis())]
+    #[non_exhaustive]
     Timeout {
         /// The time allowed.
         after: Duration,
@@ -40,6 +41,7 @@ pub enum ApiErrorKind {
     Status(ServerAnswer),
     /// The answer is not JSON.
     #[error("the server answered {status} with {}, not JSON{}", content_type.as_deref().unwrap_or("no content type"), if *html { ": it has no such route" } else { "" })]
+    #[non_exhaustive]
     NotJson {
         /// The HTTP status.
         status: u16,
@@ -50,6 +52,7 @@ pub enum ApiErrorKind {
     },
     /// The answer is larger than allowed.
     #[error("the answer is larger than {limit} bytes")]
+    #[non_exhaustive]
     TooLarge {
         /// The limit.
         limit: usize,

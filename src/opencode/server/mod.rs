@@ -57,6 +57,7 @@ pub struct OpenCodeServer {
 #[non_exhaustive]
 pub enum ServerState {
     /// It answers. Left by a crash or a shutdown.
+    #[non_exhaustive]
     Running {
         /// Its address.
         url: String,
@@ -64,6 +65,7 @@ pub enum ServerState {
         restarts: u32,
     },
     /// It crashed and is being started again. Left when it answers, or when the policy allows no further attempt.
+    #[non_exhaustive]
     Restarting {
         /// The last exit.
         exit: Arc<ServerExit>,
@@ -98,6 +100,7 @@ pub enum LaunchError {
         "cannot find the executable `{executable}`: install it (npm install -g opencode-ai), or name it with \
          LaunchOptions::executable or the environment variable OPENCODE_BIN"
     )]
+    #[non_exhaustive]
     NotFound {
         /// What was looked for.
         executable: String,
@@ -107,6 +110,7 @@ pub enum LaunchError {
     },
     /// The process could not be started.
     #[error("cannot start the executable `{executable}`")]
+    #[non_exhaustive]
     Spawn {
         /// The executable.
         executable: String,
@@ -119,6 +123,7 @@ pub enum LaunchError {
     Exited(ServerExit),
     /// The process runs but does not answer.
     #[error("the server did not answer within {} ms{}", after.as_millis(), quote(stderr))]
+    #[non_exhaustive]
     NotReady {
         /// The time allowed.
         after: Duration,

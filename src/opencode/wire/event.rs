@@ -342,6 +342,17 @@ struct WithPart<T> {
     delta: Option<String>,
 }
 
+#[derive(Deserialize)]
+struct Disposed {
+    #[serde(default)]
+    directory: String,
+}
+
+/// Reads a struct that is written as an object.
+fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    Object::deserialize(deserializer).map(|Object(value)| value)
+}
+
 /// The properties of an event of this type.
 #[derive(Clone, Copy)]
 struct Properties<'a> {
@@ -375,54 +386,17 @@ impl EventPayload {
 
     /// Reads the properties of an event of type `kind` in one go.
     fn read<'de, D: Deserializer<'de>>(kind: &str, properties: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct OfSession {
-            #[serde(rename = "sessionID")]
-            session: SessionId,
+        /// Reads the fields of a variant, each with its name in JSON.
+        macro_rules! fields {
+            ($variant:ident { $($field:ident: $ty:ty = $name:literal $(| $alias:literal)?),* }) => {{
+                #[derive(Deserialize)]
+                struct Named {
+                    $(#[serde(rename = $name $(, alias = $alias)?)] $field: $ty,)*
+                }
+                let Named { $($field),* } = object(properties)?;
+                Self::$variant { $($field),* }
+            }};
         }
-        #[derive(Deserialize)]
-        struct OfMessage {
-            #[serde(rename = "sessionID")]
-            session: SessionId,
-            #[serde(rename = "messageID")]
-            message: MessageId,
-        }
-        #[derive(Deserialize)]
-        struct OfPart {
-            #[serde(flatten)]
-            of: OfMessage,
-            #[serde(rename = "partID")]
-            part: PartId,
-        }
-        #[derive(Deserialize)]
-        struct OfRequest {
-            #[serde(rename = "sessionID")]
-            session: SessionId,
-            #[serde(rename = "requestID", alias = "permissionID")]
-            request: RequestId,
-        }
-        #[derive(Deserialize)]
-        struct Status {
-            #[serde(rename = "sessionID")]
-            session_id: SessionId,
-            status: SessionStatus,
-        }
-        #[derive(Deserialize)]
-        struct Failure {
-            #[serde(rename = "sessionID", default)]
-            session_id: Option<SessionId>,
-            #[serde(default)]
-            error: Option<MessageError>,
-        }
-        #[derive(Deserialize)]
-        struct Disposed {
-            #[serde(default)]
-            directory: String,
-        }
-        fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
-            Object::deserialize(deserializer).map(|Object(value)| value)
-        }
-
         let session_info = |WithInfo { info: Object(info) }| info;
         Ok(match kind {
             "message.part.delta" => Self::PartDelta(object(properties)?),
@@ -435,41 +409,42 @@ impl EventPayload {
                 Self::MessageUpdated(info)
             }
             "message.removed" => {
-                let OfMessage { session, message } = object(properties)?;
-                Self::MessageRemoved { session_id: session, message_id: message }
+                fields!(MessageRemoved {
+                    session_id: SessionId = "sessionID",
+                    message_id: MessageId = "messageID"
+                })
             }
-            "message.part.removed" => {
-                let OfPart { of, part } = object(properties)?;
-                Self::PartRemoved { session_id: of.session, message_id: of.message, part_id: part }
-            }
+            "message.part.removed" => fields!(PartRemoved {
+                session_id: SessionId = "sessionID",
+                message_id: MessageId = "messageID",
+                part_id: PartId = "partID"
+            }),
             "session.created" => Self::SessionCreated(object(properties).map(session_info)?),
             "session.updated" => Self::SessionUpdated(object(properties).map(session_info)?),
             "session.deleted" => Self::SessionDeleted(object(properties).map(session_info)?),
             "session.status" => {
-                let Status { session_id, status } = object(properties)?;
-                Self::SessionStatus { session_id, status }
+                fields!(SessionStatus {
+                    session_id: SessionId = "sessionID",
+                    status: SessionStatus = "status"
+                })
             }
-            "session.idle" => {
-                let OfSession { session: session_id } = object(properties)?;
-                Self::SessionIdle { session_id }
-            }
-            "session.error" => {
-                let Failure { session_id, error } = object(properties)?;
-                Self::SessionError { session_id, error }
-            }
-            "session.compacted" => {
-                let OfSession { session: session_id } = object(properties)?;
-                Self::SessionCompacted { session_id }
-            }
+            "session.idle" => fields!(SessionIdle { session_id: SessionId = "sessionID" }),
+            "session.error" => fields!(SessionError {
+                session_id: Option<SessionId> = "sessionID",
+                error: Option<MessageError> = "error"
+            }),
+            "session.compacted" => fields!(SessionCompacted { session_id: SessionId = "sessionID" }),
             "permission.asked" | "permission.updated" => Self::PermissionAsked(object(properties)?),
-            "permission.replied" => {
-                let OfRequest { session: session_id, request: request_id } = object(properties)?;
-                Self::PermissionReplied { session_id, request_id }
-            }
+            "permission.replied" => fields!(PermissionReplied {
+                session_id: SessionId = "sessionID",
+                request_id: RequestId = "requestID" | "permissionID"
+            }),
             "question.asked" => Self::QuestionAsked(object(properties)?),
             "question.replied" | "question.rejected" => {
-                let OfRequest { session: session_id, request: request_id } = object(properties)?;
-                Self::QuestionClosed { session_id, request_id }
+                fields!(QuestionClosed {
+                    session_id: SessionId = "sessionID",
+                    request_id: RequestId = "requestID"
+                })
             }
             "server.connected" => IgnoredAny::deserialize(properties).map(|_| Self::ServerConnected)?,
             "server.heartbeat" => IgnoredAny::deserialize(properties).map(|_| Self::ServerHeartbeat)?,

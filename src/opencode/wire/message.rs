@@ -187,28 +187,24 @@ impl MessageError {
 impl MessageInfo {
     /// The message's id.
     pub fn id(&self) -> &MessageId {
-        match self {
-            Self::User(message) => &message.id,
-            Self::Assistant(message) => &message.id,
-            Self::Unknown(message) => &message.id,
-        }
+        self.head().0
     }
 
     /// The session it belongs to.
     pub fn session_id(&self) -> &SessionId {
-        match self {
-            Self::User(message) => &message.session_id,
-            Self::Assistant(message) => &message.session_id,
-            Self::Unknown(message) => &message.session_id,
-        }
+        self.head().1
     }
 
     /// When it was created and completed.
     pub fn time(&self) -> &MessageTime {
+        self.head().2
+    }
+
+    fn head(&self) -> (&MessageId, &SessionId, &MessageTime) {
         match self {
-            Self::User(message) => &message.time,
-            Self::Assistant(message) => &message.time,
-            Self::Unknown(message) => &message.time,
+            Self::User(message) => (&message.id, &message.session_id, &message.time),
+            Self::Assistant(message) => (&message.id, &message.session_id, &message.time),
+            Self::Unknown(message) => (&message.id, &message.session_id, &message.time),
         }
     }
 

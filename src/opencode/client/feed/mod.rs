@@ -49,16 +49,19 @@ pub enum FeedSignal {
     /// Something happened.
     Event(Arc<ServerEvent>),
     /// There is no connection; it is being opened again. Comes once per outage, also when the first attempt fails.
+    #[non_exhaustive]
     Lost {
         /// Why.
         reason: FeedLoss,
     },
     /// Events were missed, and whatever happens from now on will be seen: read what matters again. Comes once per gap.
+    #[non_exhaustive]
     Resync {
         /// Why.
         reason: ResyncReason,
     },
     /// Nothing will come any more.
+    #[non_exhaustive]
     Gone {
         /// Why.
         reason: GoneReason,
@@ -77,12 +80,14 @@ pub enum FeedLoss {
     Disposed,
     /// Nothing came any more, not even heartbeats.
     #[error("the event stream was silent for {} ms", after.as_millis())]
+    #[non_exhaustive]
     Silent {
         /// For this long.
         after: Duration,
     },
     /// The server accepted the connection but never said that the stream is open.
     #[error("the event stream was not open after {} ms", after.as_millis())]
+    #[non_exhaustive]
     NotReady {
         /// For this long.
         after: Duration,
@@ -104,6 +109,7 @@ pub enum ResyncReason {
     Overflow,
     /// An event was larger than allowed.
     #[error("an event was larger than {limit} bytes")]
+    #[non_exhaustive]
     TooLarge {
         /// The limit.
         limit: usize,
