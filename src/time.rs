@@ -89,7 +89,7 @@ impl fmt::Display for Timestamp {
 #[error("not a timestamp like 2026-01-31T12:00:00Z: {text:?}")]
 #[non_exhaustive]
 pub struct InvalidTimestamp {
-    /// The text.
+    /// The text that was read.
     pub text: String,
     source: jiff::Error,
 }

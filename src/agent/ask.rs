@@ -80,7 +80,7 @@ pub struct Permission {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Question {
-    /// The question.
+    /// The question in full.
     pub question: String,
     /// The question in a word or two.
     #[serde(default)]
@@ -98,7 +98,7 @@ pub struct Question {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct QuestionOption {
-    /// The answer.
+    /// The words that stand for the answer.
     pub label: String,
     /// What it means.
     #[serde(default)]

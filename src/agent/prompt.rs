@@ -37,7 +37,7 @@ pub struct PromptSpec {
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PromptPart {
-    /// Text.
+    /// Text of the user.
     Text(String),
     /// An attachment.
     #[non_exhaustive]

@@ -304,7 +304,7 @@ pub enum AgentStatus {
     Retrying {
         /// Which attempt failed.
         attempt: u32,
-        /// Why.
+        /// Why the last call of the provider failed.
         message: String,
         /// When it will try again.
         next: Timestamp,

@@ -183,23 +183,23 @@ pub enum BlockBody {
     },
     /// Text of the model.
     AssistantText {
-        /// The text.
+        /// What the model wrote.
         content: BlockText,
-        /// The model.
+        /// The model that wrote it.
         model: Option<Arc<str>>,
     },
     /// The model's thinking.
     Thinking {
-        /// The text.
+        /// What the model thought.
         content: BlockText,
-        /// The model.
+        /// The model that wrote it.
         model: Option<Arc<str>>,
     },
     /// A tool call.
     ToolUse {
         /// Ties it to its result.
         tool_use_id: ToolUseId,
-        /// The tool.
+        /// The name of the tool.
         name: Arc<str>,
         /// A few words on this call.
         title: Option<Arc<str>>,
@@ -286,12 +286,12 @@ pub enum ContentPart {
     },
     /// A mention of an agent.
     Agent {
-        /// The agent.
+        /// The name of the agent.
         name: Arc<str>,
     },
     /// An order to run a subagent.
     Subtask {
-        /// The agent.
+        /// The agent that is to run it.
         agent: Arc<str>,
         /// What for, in a few words.
         description: Arc<str>,

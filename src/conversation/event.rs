@@ -24,7 +24,7 @@ pub enum ConversationEvent {
     /// A block is there, or is now like this.
     #[serde(rename = "block:upsert")]
     BlockUpsert {
-        /// The thread.
+        /// The thread that the block belongs to.
         conversation_id: ConversationId,
         /// The block, whole.
         block: Arc<ConversationBlock>,
@@ -32,9 +32,9 @@ pub enum ConversationEvent {
     /// A text or thinking block grew.
     #[serde(rename = "block:delta")]
     BlockDelta {
-        /// The thread.
+        /// The thread that the block belongs to.
         conversation_id: ConversationId,
-        /// The block.
+        /// The block that grew.
         block_id: BlockId,
         /// What is added to its content.
         delta: String,
@@ -42,9 +42,9 @@ pub enum ConversationEvent {
     /// A block is gone; with a subagent's block its whole thread, and those below it.
     #[serde(rename = "block:removed")]
     BlockRemoved {
-        /// The thread.
+        /// The thread that the block belongs to.
         conversation_id: ConversationId,
-        /// The block.
+        /// The block that is gone.
         block_id: BlockId,
     },
     /// A subagent was started, or more is known about it.
@@ -56,15 +56,15 @@ pub enum ConversationEvent {
     /// A thread's turn is over; what was pending in it stays as it is.
     #[serde(rename = "session:idle")]
     SessionIdle {
-        /// The thread.
+        /// The thread whose turn is over.
         conversation_id: ConversationId,
     },
     /// What one message used; replaces what was known about that message.
     #[serde(rename = "metadata:update")]
     MetadataUpdate {
-        /// The thread.
+        /// The thread that the message is in.
         conversation_id: ConversationId,
-        /// The message.
+        /// The message that used it.
         message_id: MessageId,
         /// When the message was created.
         created: Millis,

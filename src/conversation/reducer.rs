@@ -22,35 +22,35 @@ pub enum Change {
     /// A block is new, changed or moved.
     #[non_exhaustive]
     Block {
-        /// The thread.
+        /// The thread that the block is in.
         conversation_id: ConversationId,
-        /// The block.
+        /// The block, to be looked up in the new state.
         block_id: BlockId,
     },
     /// A block is gone.
     #[non_exhaustive]
     BlockRemoved {
-        /// The thread.
+        /// The thread that the block was in.
         conversation_id: ConversationId,
-        /// The block.
+        /// The block that is gone.
         block_id: BlockId,
     },
     /// A subagent is new or changed, apart from its thread.
     #[non_exhaustive]
     Subagent {
-        /// The subagent.
+        /// The call that started the subagent.
         tool_use_id: ToolUseId,
     },
     /// A subagent is gone, with its thread.
     #[non_exhaustive]
     SubagentRemoved {
-        /// The subagent.
+        /// The call that had started it.
         tool_use_id: ToolUseId,
     },
     /// What a thread used changed.
     #[non_exhaustive]
     Metadata {
-        /// The thread.
+        /// The thread whose usage changed.
         conversation_id: ConversationId,
     },
 }

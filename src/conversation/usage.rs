@@ -12,7 +12,7 @@ use crate::{ids::MessageId, time::Millis};
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Usage {
-    /// Tokens.
+    /// Tokens by kind.
     #[serde(default)]
     pub tokens: TokenUsage,
     /// Cost in the provider's currency.
@@ -68,7 +68,7 @@ impl AddAssign for Usage {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct MessageUsage {
-    /// The message.
+    /// The message that used it.
     pub message_id: MessageId,
     /// When it was created.
     pub created: Millis,

@@ -21,7 +21,7 @@ pub enum SessionError {
     #[error("task {task} already has session {session}")]
     #[non_exhaustive]
     TaskHasSession {
-        /// The task.
+        /// The task that a session was asked for.
         task: TaskId,
         /// The session that it has.
         session: SessionId,
@@ -30,14 +30,14 @@ pub enum SessionError {
     #[error("a session for task {task} is being made already")]
     #[non_exhaustive]
     InProgress {
-        /// The task.
+        /// The task that a session was asked for.
         task: TaskId,
     },
     /// The session works in another directory than the call says.
     #[error("session {session} works in {known}, not in {given}")]
     #[non_exhaustive]
     OtherDirectory {
-        /// The session.
+        /// The session that was asked for.
         session: SessionId,
         /// Where it works.
         known: String,
@@ -48,7 +48,7 @@ pub enum SessionError {
     #[error("session {session} is not known to this manager")]
     #[non_exhaustive]
     Unknown {
-        /// The session.
+        /// The session that was asked for.
         session: SessionId,
     },
     /// The agent could not do it, or could not be asked.
@@ -82,14 +82,14 @@ pub enum PromptError {
     #[error("session {session} has a prompt in flight")]
     #[non_exhaustive]
     Busy {
-        /// The session.
+        /// The session that the prompt was for.
         session: SessionId,
     },
     /// The session did not come to rest, so the prompt was not sent.
     #[error("session {session} did not become free for the prompt: {limit}")]
     #[non_exhaustive]
     NotAtRest {
-        /// The session.
+        /// The session that the prompt was for.
         session: SessionId,
         /// Which limit ran out.
         limit: Limit,
@@ -100,7 +100,7 @@ pub enum PromptError {
     #[error("the prompt for session {session} was not delivered ({delivery:?})")]
     #[non_exhaustive]
     NotDelivered {
-        /// The session.
+        /// The session that the prompt was for.
         session: SessionId,
         /// What is known about it.
         delivery: Delivery,
@@ -111,7 +111,7 @@ pub enum PromptError {
     #[error("the prompt for session {session} could not be recorded, so it was not sent")]
     #[non_exhaustive]
     NotRecorded {
-        /// The session.
+        /// The session that the prompt was for.
         session: SessionId,
         /// The store's error.
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
@@ -120,7 +120,7 @@ pub enum PromptError {
     #[error("session {session} did not run the prompt{}", error.as_ref().map(|error| format!(": {error}")).unwrap_or_default())]
     #[non_exhaustive]
     NotStarted {
-        /// The session.
+        /// The session that the prompt was for.
         session: SessionId,
         /// What the agent said about it.
         error: Option<Failure>,
@@ -129,7 +129,7 @@ pub enum PromptError {
     #[error("session {session} timed out: {limit}")]
     #[non_exhaustive]
     TimedOut {
-        /// The session.
+        /// The session that the prompt was for.
         session: SessionId,
         /// Which limit.
         limit: Limit,
@@ -144,7 +144,7 @@ pub enum PromptError {
     #[error("the prompt for session {session} was aborted")]
     #[non_exhaustive]
     Aborted {
-        /// The session.
+        /// The session that the prompt was for.
         session: SessionId,
         /// How far the prompt got.
         delivery: Delivery,
@@ -153,7 +153,7 @@ pub enum PromptError {
     #[error("the agent lost the prompt for session {session}")]
     #[non_exhaustive]
     Interrupted {
-        /// The session.
+        /// The session that the prompt was for.
         session: SessionId,
         /// How far the prompt got.
         delivery: Delivery,
@@ -162,7 +162,7 @@ pub enum PromptError {
     #[error("session {session} does not exist any more")]
     #[non_exhaustive]
     SessionGone {
-        /// The session.
+        /// The session that the prompt was for.
         session: SessionId,
         /// How far the prompt got.
         delivery: Delivery,
@@ -171,7 +171,7 @@ pub enum PromptError {
     #[error("the agent refuses the credentials for session {session}: check the password")]
     #[non_exhaustive]
     Unauthorized {
-        /// The session.
+        /// The session that the prompt was for.
         session: SessionId,
         /// How far the prompt got.
         delivery: Delivery,
@@ -182,7 +182,7 @@ pub enum PromptError {
     #[error("waiting for session {session} was given up")]
     #[non_exhaustive]
     GivenUp {
-        /// The session.
+        /// The session that the prompt was for.
         session: SessionId,
         /// How far the prompt got.
         delivery: Delivery,
@@ -191,7 +191,7 @@ pub enum PromptError {
     #[error("the manager was shut down while session {session} was waited for")]
     #[non_exhaustive]
     ShutDown {
-        /// The session.
+        /// The session that the prompt was for.
         session: SessionId,
         /// How far the prompt got.
         delivery: Delivery,

@@ -277,7 +277,7 @@ pub(super) fn check_directory(field: &'static str, path: &Path) -> Result<Direct
 #[error("cannot read the attachment {}", path.display())]
 #[non_exhaustive]
 pub struct AttachmentError {
-    /// The file.
+    /// The file that could not be read.
     pub path: PathBuf,
     source: std::io::Error,
 }

@@ -27,7 +27,7 @@ pub enum StreamEvent {
     /// A block that may still change is there.
     #[non_exhaustive]
     BlockStart {
-        /// The thread.
+        /// The thread that the block belongs to.
         conversation_id: ConversationId,
         /// The block as it is now. Of a tool call, too, its `status` says in JSON how far it got.
         #[serde(serialize_with = "write_block")]
@@ -36,9 +36,9 @@ pub enum StreamEvent {
     /// A block's text grew.
     #[non_exhaustive]
     TextDelta {
-        /// The thread.
+        /// The thread that the block belongs to.
         conversation_id: ConversationId,
-        /// The block.
+        /// The block, by its id.
         block_id: BlockId,
         /// What is added to its `content`.
         delta: String,
@@ -46,9 +46,9 @@ pub enum StreamEvent {
     /// Something about a block changed, and it is as finished as it was.
     #[non_exhaustive]
     BlockUpdate {
-        /// The thread.
+        /// The thread that the block belongs to.
         conversation_id: ConversationId,
-        /// The block.
+        /// The block, by its id.
         block_id: BlockId,
         /// The fields of its JSON that are different now.
         updates: Map<String, Value>,
@@ -59,7 +59,7 @@ pub enum StreamEvent {
     /// A block is finished.
     #[non_exhaustive]
     BlockComplete {
-        /// The thread.
+        /// The thread that the block belongs to.
         conversation_id: ConversationId,
         /// The block as it is now. Of a tool call, too, its `status` says in JSON how far it got.
         #[serde(serialize_with = "write_block")]
@@ -68,7 +68,7 @@ pub enum StreamEvent {
     /// What a thread used so far; replaces what was said about that thread before.
     #[non_exhaustive]
     MetadataUpdate {
-        /// The thread.
+        /// The thread that used it.
         conversation_id: ConversationId,
         /// The model of its last message.
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -54,7 +54,7 @@ pub enum ApiErrorKind {
     #[error("the answer is larger than {limit} bytes")]
     #[non_exhaustive]
     TooLarge {
-        /// The limit.
+        /// How many bytes an answer may have.
         limit: usize,
     },
     /// The answer is JSON of an unexpected shape.

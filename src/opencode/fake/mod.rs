@@ -69,7 +69,7 @@ pub struct FakeOpenCode {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Prompt {
-    /// The session.
+    /// The session that was prompted.
     pub session: String,
     /// The user message.
     pub message: String,

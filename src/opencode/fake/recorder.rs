@@ -55,7 +55,7 @@ pub struct RecordedRequest {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ModelCall {
-    /// The session.
+    /// The session that is answered.
     pub session: String,
     /// The user message that is answered.
     pub message: String,

@@ -39,7 +39,7 @@ pub enum EventPayload {
     MessageRemoved {
         /// The session it belonged to.
         session_id: SessionId,
-        /// The message.
+        /// The message that is gone.
         message_id: MessageId,
     },
     /// A part was created or changed.
@@ -57,7 +57,7 @@ pub enum EventPayload {
         session_id: SessionId,
         /// The message it belonged to.
         message_id: MessageId,
-        /// The part.
+        /// The part that is gone.
         part_id: PartId,
     },
     /// A session was created.
@@ -68,14 +68,14 @@ pub enum EventPayload {
     SessionDeleted(SessionInfo),
     /// A session started, stopped, or waits to try again.
     SessionStatus {
-        /// The session.
+        /// The session whose status it is.
         session_id: SessionId,
         /// What it is doing.
         status: SessionStatus,
     },
     /// A session stopped; sent twice after errors and aborts.
     SessionIdle {
-        /// The session.
+        /// The session that stopped.
         session_id: SessionId,
     },
     /// Something went wrong, which need not be the end of the turn.
@@ -87,7 +87,7 @@ pub enum EventPayload {
     },
     /// A session's history was summarised.
     SessionCompacted {
-        /// The session.
+        /// The session whose history it was.
         session_id: SessionId,
     },
     /// A tool needs permission.
@@ -96,7 +96,7 @@ pub enum EventPayload {
     PermissionReplied {
         /// The session that asked.
         session_id: SessionId,
-        /// The request.
+        /// The request that is closed.
         request_id: RequestId,
     },
     /// The model asks the user.
@@ -105,7 +105,7 @@ pub enum EventPayload {
     QuestionClosed {
         /// The session that asked.
         session_id: SessionId,
-        /// The request.
+        /// The request that is closed.
         request_id: RequestId,
     },
     /// The stream is open: what happens from now on will be seen.
@@ -114,7 +114,7 @@ pub enum EventPayload {
     ServerHeartbeat,
     /// The server gave up a directory's state; its turns were aborted and its stream ends.
     InstanceDisposed {
-        /// The directory.
+        /// The directory whose state is gone.
         directory: String,
     },
     /// An event that this version does not know.
@@ -130,13 +130,13 @@ pub enum EventPayload {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct PartDelta {
-    /// The session.
+    /// The session that the part is in.
     #[serde(rename = "sessionID")]
     pub session_id: SessionId,
-    /// The message.
+    /// The message that the part is in.
     #[serde(rename = "messageID")]
     pub message_id: MessageId,
-    /// The part.
+    /// The part that grows.
     #[serde(rename = "partID")]
     pub part_id: PartId,
     /// Which of the part's fields grows; `text` so far.
@@ -161,7 +161,7 @@ impl PartDelta {
 wire_struct! {
     /// A tool that needs permission.
     PermissionRequest {
-        /// The request.
+        /// What an answer names it by.
         id: RequestId,
         /// The session that asks, which may be a subagent's.
         #[serde(rename = "sessionID")]
@@ -182,7 +182,7 @@ wire_struct! {
 
     /// The model's questions to the user.
     QuestionRequest {
-        /// The request.
+        /// What an answer names it by.
         id: RequestId,
         /// The session that asks, which may be a subagent's.
         #[serde(rename = "sessionID")]
@@ -195,7 +195,7 @@ wire_struct! {
 
     /// One question.
     Question {
-        /// The question.
+        /// The question in full.
         question: String = default,
         /// In a word or two.
         header: String = default,
@@ -205,7 +205,7 @@ wire_struct! {
 
     /// An answer to choose.
     QuestionOption {
-        /// The answer.
+        /// The words that stand for the answer.
         label: String = default,
         /// What it means.
         description: String = default,

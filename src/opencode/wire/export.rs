@@ -13,7 +13,7 @@ const MAX_DEPTH: usize = 64;
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct SessionExport {
-    /// The session.
+    /// What is known about the session itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub info: Option<SessionInfo>,
     /// Its messages, oldest first.

@@ -70,7 +70,7 @@ wire_struct! {
         /// The user message that it answers, which need not be the caller's: compaction and merged prompts move it.
         #[serde(rename = "parentID")]
         parent_id?: MessageId,
-        /// The model.
+        /// The model that wrote it.
         #[serde(rename = "modelID")]
         model_id: String = default,
         /// The model's provider.

@@ -192,7 +192,7 @@ wire_struct! {
 
     /// A mention of an agent.
     AgentPart {
-        /// The agent.
+        /// The agent that is mentioned.
         name: String = default,
         /// Where in the prompt it was mentioned.
         source?: Value,
@@ -224,7 +224,7 @@ wire_struct! {
     RetryPart {
         /// Which attempt.
         attempt: u32 = default,
-        /// Why.
+        /// Why the attempt before it failed.
         error: MessageError,
     }
 }

@@ -20,7 +20,7 @@ pub struct PromptRequest {
     /// The model; the server remembers the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelRef>,
-    /// The agent.
+    /// The agent that is to answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// Added to the system prompt.
@@ -43,11 +43,11 @@ impl PromptRequest {
 #[serde(tag = "type", rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum PromptPart {
-    /// Text.
+    /// Text of the user.
     Text {
         /// The part's id.
         id: PartId,
-        /// The text.
+        /// What the user says.
         text: String,
     },
     /// An attachment.
@@ -66,7 +66,7 @@ pub enum PromptPart {
     Agent {
         /// The part's id.
         id: PartId,
-        /// The agent.
+        /// The agent that is mentioned.
         name: String,
     },
 }

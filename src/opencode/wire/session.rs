@@ -55,7 +55,7 @@ wire_struct! {
 
     /// Whether the server is well.
     Health {
-        /// It is.
+        /// Whether the server says that it is well.
         healthy: bool = default,
         /// Its version.
         version: String = default,
@@ -122,7 +122,7 @@ pub enum SessionStatus {
     Retry {
         /// Which attempt failed.
         attempt: u32,
-        /// Why.
+        /// Why the last call of the provider failed.
         message: String,
         /// When it will try again.
         next: Millis,

@@ -51,19 +51,19 @@ pub enum FeedSignal {
     /// There is no connection; it is being opened again. Comes once per outage, also when the first attempt fails.
     #[non_exhaustive]
     Lost {
-        /// Why.
+        /// How the connection was lost.
         reason: FeedLoss,
     },
     /// Events were missed, and whatever happens from now on will be seen: read what matters again. Comes once per gap.
     #[non_exhaustive]
     Resync {
-        /// Why.
+        /// Why events were missed.
         reason: ResyncReason,
     },
     /// Nothing will come any more.
     #[non_exhaustive]
     Gone {
-        /// Why.
+        /// Why the subscription is over.
         reason: GoneReason,
     },
 }
@@ -111,7 +111,7 @@ pub enum ResyncReason {
     #[error("an event was larger than {limit} bytes")]
     #[non_exhaustive]
     TooLarge {
-        /// The limit.
+        /// How many bytes an event may have.
         limit: usize,
     },
     /// An event that may concern the subscriber could not be decoded.
