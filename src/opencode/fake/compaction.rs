@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     Shared,
-    process::{Call, Verdict},
+    process::{StepRun, Verdict},
 };
 use crate::test_util::Step;
 
@@ -49,7 +49,7 @@ impl Shared {
         session: &str,
         user: &Value,
         part: &Value,
-        call: &Call<'_>,
+        call: &StepRun<'_>,
         verdict: &Verdict,
     ) -> Verdict {
         if *verdict != Verdict::Continue {

@@ -106,10 +106,10 @@ pub enum Fault {
 
 /// The faults in waiting, in the order they were injected.
 #[derive(Debug, Default)]
-pub(super) struct Faults(Mutex<Vec<Planned>>);
+pub(super) struct Faults(Mutex<Vec<PlannedFault>>);
 
 #[derive(Debug)]
-struct Planned {
+struct PlannedFault {
     route: Route,
     fault: Fault,
     aim: Arc<Mutex<Aim>>,
@@ -161,7 +161,7 @@ impl Injection {
 impl Faults {
     pub(super) fn inject(&self, route: Route, fault: Fault) -> Injection {
         let aim = Arc::new(Mutex::new(Aim { skip: 0, left: 1, only: None }));
-        lock(&self.0).push(Planned { route, fault, aim: Arc::clone(&aim) });
+        lock(&self.0).push(PlannedFault { route, fault, aim: Arc::clone(&aim) });
         Injection(aim)
     }
 

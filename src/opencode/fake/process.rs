@@ -26,7 +26,8 @@ pub(super) enum Verdict {
     Compact { overflow: bool },
 }
 
-pub(super) struct Call<'a> {
+/// A step of the script while it is played, from the first request to the cleaning up.
+pub(super) struct StepRun<'a> {
     shared: &'a Arc<Shared>,
     session: &'a str,
     stop: &'a Stop,
@@ -39,7 +40,7 @@ pub(super) struct Call<'a> {
     has_finished_step: bool,
 }
 
-impl<'a> Call<'a> {
+impl<'a> StepRun<'a> {
     pub(super) fn new(shared: &'a Arc<Shared>, session: &'a str, stop: &'a Stop, info: Value) -> Self {
         Self {
             shared,

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Moment, Shared,
-    process::{Call, Verdict},
+    process::{StepRun, Verdict},
     world::{Message, World, no_tokens, unknown_error},
 };
 
@@ -300,7 +300,7 @@ impl Run<'_> {
     async fn answer(&mut self, user: &Value) -> Verdict {
         let info = self.new_assistant(user, &user["agent"], false);
         let user_id = user["id"].as_str().unwrap_or_default().to_owned();
-        let mut call = Call::new(self.shared, self.session, self.stop, info);
+        let mut call = StepRun::new(self.shared, self.session, self.stop, info);
         // The real server takes a snapshot of the files here; an abort meanwhile leaves no session.error.
         tokio::select! {
             biased;
@@ -348,7 +348,7 @@ impl Run<'_> {
 
     async fn compact(&mut self, user: &Value, part: &Value) -> Verdict {
         let info = self.new_assistant(user, &"compaction".into(), true);
-        let mut call = Call::new(self.shared, self.session, self.stop, info);
+        let mut call = StepRun::new(self.shared, self.session, self.stop, info);
         let verdict = call.summarize().await;
         self.shared.after_compaction(self.session, user, part, &call, &verdict)
     }
