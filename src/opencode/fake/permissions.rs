@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use super::{
     Shared,
     tools::{ToolCall, ToolResult},
-    world::{Pending, PermissionReply, QuestionReply},
+    world::{Instance, Pending},
 };
 
 /// Why a tool did not do what it was asked to.
@@ -60,24 +60,17 @@ impl ToolCall {
             Value::String(command) => json!({"command": command}),
             _ => json!({}),
         };
-        let (answer, reply) = oneshot::channel();
-        {
-            let mut world = self.shared.world();
-            let info = json!({
-                "id": world.clock.ascending("per"), "sessionID": self.session, "permission": permission,
-                "patterns": [pattern], "metadata": metadata, "always": [always], "tool": self.call_site(),
-            });
-            let directory = world.directory_of(&self.session).unwrap_or_default();
-            world.instance(&directory).permissions.push(Pending { info: info.clone(), answer });
-            world.publish(&directory, "permission.asked", info);
-        }
+        let info = json!({
+            "permission": permission, "patterns": [pattern], "metadata": metadata, "always": [always],
+        });
+        let reply = self.ask("permission.asked", "per", info, |instance| &mut instance.permissions);
         match reply.await {
-            Ok(PermissionReply::Allow) => Ok(()),
-            Ok(PermissionReply::Reject { message: Some(message) }) => Err(Refusal::error(format!(
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(Some(message))) => Err(Refusal::error(format!(
                 "The user rejected permission to use this specific tool call with the following feedback: {message}"
             ))),
             // Disposing of the instance drops the request unanswered.
-            Ok(PermissionReply::Reject { message: None }) | Err(_) => {
+            Ok(Err(None)) | Err(_) => {
                 Err(Refusal::by_human("The user rejected permission to use this specific tool call."))
             }
         }
@@ -85,18 +78,9 @@ impl ToolCall {
 
     pub(super) async fn ask_question(&self) -> Result<ToolResult, Refusal> {
         let questions = self.tool.args["questions"].clone();
-        let (answer, reply) = oneshot::channel();
-        {
-            let mut world = self.shared.world();
-            let info = json!({
-                "id": world.clock.ascending("que"), "sessionID": self.session, "questions": questions,
-                "tool": self.call_site(),
-            });
-            let directory = world.directory_of(&self.session).unwrap_or_default();
-            world.instance(&directory).questions.push(Pending { info: info.clone(), answer });
-            world.publish(&directory, "question.asked", info);
-        }
-        let Ok(QuestionReply::Answers(answers)) = reply.await else {
+        let info = json!({"questions": questions});
+        let reply = self.ask("question.asked", "que", info, |instance| &mut instance.questions);
+        let Ok(Some(answers)) = reply.await else {
             return Err(Refusal::by_human("The user dismissed this question"));
         };
         let asked = questions.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -119,6 +103,25 @@ impl ToolCall {
             ),
             metadata: json!({"answers": answers, "truncated": false}),
         })
+    }
+
+    /// Puts a request of this call on one of its directory's lists and tells of it.
+    fn ask<T>(
+        &self,
+        kind: &str,
+        prefix: &str,
+        mut info: Value,
+        list: impl FnOnce(&mut Instance) -> &mut Vec<Pending<T>>,
+    ) -> oneshot::Receiver<T> {
+        let (answer, reply) = oneshot::channel();
+        let mut world = self.shared.world();
+        info["id"] = world.clock.ascending(prefix).into();
+        info["sessionID"] = self.session.as_str().into();
+        info["tool"] = self.call_site();
+        let directory = world.directory_of(&self.session).unwrap_or_default();
+        list(world.instance(&directory)).push(Pending { info: info.clone(), answer });
+        world.publish(&directory, kind, info);
+        reply
     }
 }
 
@@ -189,10 +192,7 @@ impl Shared {
                     && (reply == "reject" || (reply == "always" && covered(&other.info)))
             });
         world.instance(directory).permissions = left;
-        let answer = |message| match reply {
-            "reject" => PermissionReply::Reject { message },
-            _ => PermissionReply::Allow,
-        };
+        let answer = |message| if reply == "reject" { Err(message) } else { Ok(()) };
         // The receiver is gone if the turn was aborted.
         drop(request.answer.send(answer(message)));
         for other in settled {
@@ -211,15 +211,14 @@ impl Shared {
         };
         let request = pending.remove(place);
         let mut properties = json!({"sessionID": request.info["sessionID"], "requestID": id});
-        let (kind, reply) = match answers {
-            Some(answers) => {
-                properties["answers"] = answers.clone();
-                ("question.replied", QuestionReply::Answers(answers))
-            }
-            None => ("question.rejected", QuestionReply::Reject),
+        let kind = if let Some(answers) = &answers {
+            properties["answers"] = answers.clone();
+            "question.replied"
+        } else {
+            "question.rejected"
         };
         world.publish(directory, kind, properties);
-        drop(request.answer.send(reply));
+        drop(request.answer.send(answers));
         true
     }
 }

@@ -94,17 +94,11 @@ pub(super) struct Pending<T> {
     pub(super) answer: oneshot::Sender<T>,
 }
 
-#[derive(Debug)]
-pub(super) enum PermissionReply {
-    Allow,
-    Reject { message: Option<String> },
-}
+/// Allowed, or rejected, perhaps with words for the model.
+pub(super) type PermissionReply = Result<(), Option<String>>;
 
-#[derive(Debug)]
-pub(super) enum QuestionReply {
-    Answers(Value),
-    Reject,
-}
+/// The answers, or nothing if the question was dismissed.
+pub(super) type QuestionReply = Option<Value>;
 
 /// A subagent at work.
 #[derive(Debug, Clone)]
