@@ -149,7 +149,7 @@ impl ConversationBlock {
     pub(super) fn from_fields<E: Error>(mut fields: Fields) -> Result<Self, E> {
         let kind: Arc<str> = fields.required("type")?;
         let id: Option<BlockId> = fields.optional("id")?;
-        // One word for whether the block may still change, and, where nothing else says it, for how far a run got.
+        // `status` says whether the block may still change, and, without `toolStatus` or `subagentStatus`, how far the run got.
         let run: RunStatus = fields.required("status")?;
         let body = match &*kind {
             "user_message" => BlockBody::UserMessage {
@@ -166,7 +166,7 @@ impl ConversationBlock {
             "tool_use" => BlockBody::ToolUse {
                 tool_use_id: match fields.optional("toolUseId")? {
                     Some(id) => id,
-                    // Then results name the block.
+                    // Results then name the call by the id of its block.
                     None => ToolUseId::new(id.as_ref().ok_or_else(|| E::missing_field("id"))?.as_str()),
                 },
                 name: fields.first_of(&["name", "toolName"])?.ok_or_else(|| E::missing_field("name"))?,

@@ -228,7 +228,7 @@ impl SubagentCompleted {
         let word: String = fields.required("status")?;
         let status = RunStatus::deserialize(&Value::from(word.as_str())).ok();
         if status.is_none() {
-            // Whatever it is called, it is no success.
+            // An unknown word for the end is taken for a failure, and kept.
             fields.keep("status", word);
         }
         Ok(Self {

@@ -315,7 +315,7 @@ impl Fold<'_> {
     fn sync_subagent(&mut self, target: &Target, block: &SubagentBlock) {
         let id = &block.tool_use_id;
         if ConversationId::from(id).is_main() {
-            // No subagent can have the main thread's name for its own.
+            // The name of the main thread cannot be that of a subagent.
             return;
         }
         let old = self.state.subagents.get(id);

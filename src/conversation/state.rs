@@ -218,7 +218,7 @@ impl SessionConversationState {
             let said = subagent.clone();
             subagent.learn(shown);
             subagent.parent_id = block.conversation_id.clone();
-            // What the writer did say counts for more.
+            // What the stored subagent says itself wins over what its block says.
             if *has_status {
                 subagent.status = said.status;
             }

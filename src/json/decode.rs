@@ -143,7 +143,7 @@ pub(crate) fn decode_seed<'de, S: DeserializeSeed<'de> + Clone>(
         let mut track = serde_path_to_error::Track::new();
         let mut deserializer = serde_json::Deserializer::from_str(json);
         match seed.deserialize(serde_path_to_error::Deserializer::new(&mut deserializer, &mut track)) {
-            // The value alone is fine, so what follows it is not.
+            // The value alone can be read, so the error is in what follows it.
             Ok(_) => locate(what, at, ".", json, error),
             Err(error) => locate(what, at, &track.path().to_string(), json, error),
         }

@@ -25,25 +25,16 @@ impl Inner {
     /// Why a prompt was not sent.
     pub(super) fn unprepared(&self, session: &Session, unprepared: Unprepared) -> PromptError {
         let Unprepared { ended, cause } = unprepared;
-        match ended {
-            Ended::Limit(Limit::Deadline) => {
-                let execution = Execution::new(Ended::Limit(Limit::Deadline), Delivery::NotSent);
-                self.not_started(session, Execution { cause, ..execution })
+        let is_reached = cause.as_ref().is_none_or(|cause| cause.kind() != AgentErrorKind::Unreachable);
+        let ended = match ended {
+            Ended::Limit(limit) if limit != Limit::Deadline && is_reached => {
+                return PromptError::NotAtRest { session: session.id.clone(), limit, source: cause };
             }
-            // What cannot be reached is not busy.
-            Ended::Limit(_)
-                if cause.as_ref().is_some_and(|cause| cause.kind() == AgentErrorKind::Unreachable) =>
-            {
-                let execution = Execution::new(Ended::NotDelivered, Delivery::NotSent);
-                self.not_started(session, Execution { cause, ..execution })
-            }
-            Ended::Limit(limit) => {
-                PromptError::NotAtRest { session: session.id.clone(), limit, source: cause }
-            }
-            ended => {
-                self.not_started(session, Execution { cause, ..Execution::new(ended, Delivery::NotSent) })
-            }
-        }
+            // An agent that cannot be reached is down, not busy.
+            Ended::Limit(limit) if limit != Limit::Deadline => Ended::NotDelivered,
+            ended => ended,
+        };
+        self.not_started(session, Execution { cause, ..Execution::new(ended, Delivery::NotSent) })
     }
 
     /// The result of a turn that the model was called for, else the error.
@@ -61,7 +52,7 @@ impl Inner {
         }
         let completion = match execution.ended {
             Ended::Completed(completion) => completion,
-            // It started after all, when that was not expected any more, and was aborted.
+            // The model was called after the agent had given the prompt up; the agent then aborted it.
             Ended::NotRun { .. } | Ended::NotDelivered | Ended::Stopped(Stop::Aborted) => Completion::Aborted,
             Ended::NotRecorded | Ended::Stopped(Stop::GivenUp) => Completion::GivenUp,
             Ended::Stopped(Stop::Refused) => Completion::Refused,

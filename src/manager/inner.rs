@@ -54,7 +54,7 @@ impl Inner {
         let opened =
             self.agent.open(id, directory, self.options.convert, Arc::clone(&conversation) as _).await;
         let opened = opened.map_err(|source| agent_error("finding", id, source))?;
-        // Where it works is for the agent to say.
+        // The agent says where the session works.
         Ok(self.registry().add(Session::new(opened, conversation)))
     }
 

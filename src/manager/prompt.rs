@@ -161,7 +161,7 @@ impl Future for RunningPrompt {
     type Output = Result<PromptExecutionResult, PromptError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // They cannot be taken any more.
+        // Once the result is awaited, the updates cannot be taken any more.
         self.updates = None;
         let given_up = |session: &SessionId| PromptError::GivenUp {
             session: session.clone(),

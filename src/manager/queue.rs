@@ -49,7 +49,7 @@ impl PromptQueue {
             }
         }
         let (sender, receiver) = oneshot::channel();
-        // The receiver is here.
+        // Sending cannot fail: the receiver is still in this function.
         drop(sender.send(Permit(Some(Arc::clone(self)))));
         Some(Ticket(receiver))
     }

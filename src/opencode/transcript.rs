@@ -134,7 +134,7 @@ impl Loaded {
                     }
                 }
                 match first_error {
-                    // Not a single event: this is something else.
+                    // Not one line is an event, so the document is no event log.
                     Some((_, error)) if events.is_empty() => return Err(whole(error)),
                     Some((line, error)) => malformed(Some(line), error),
                     None if events.is_empty() => return Err(TranscriptError::Unrecognised { document }),
@@ -145,7 +145,7 @@ impl Loaded {
             OpenCodeFormat::Messages => {
                 let mut list = Message::list_from_json(text).map_err(whole)?;
                 if list.items.is_empty() && !list.malformed.is_empty() {
-                    // Not a single message: this is something else.
+                    // Not one element is a message, so the document is no message list.
                     return Err(whole(list.malformed.swap_remove(0)));
                 }
                 for error in list.malformed {

@@ -164,7 +164,7 @@ pub fn reduce_to_stream(
                 }
             }
             Change::Metadata { conversation_id } => stream.extend(metadata(&next, conversation_id)),
-            // Its block says it.
+            // The event of its block says the same.
             Change::Subagent { .. } => {}
         }
     }

@@ -194,14 +194,14 @@ impl Http {
         let mut builder = reqwest::Client::builder()
             .http1_only()
             .redirect(reqwest::redirect::Policy::none())
-            // Whether a request may be repeated is decided here, by what it does.
+            // `Http::read` repeats what changes nothing; nothing else may be repeated.
             .retry(reqwest::retry::never())
             .connect_timeout(options.connect_timeout)
             // The server keeps idle connections longer than 70 s, so ours are never closed under a request.
             .pool_idle_timeout(Duration::from_secs(45))
             // A thousand turns that begin at once open a thousand connections, most of which are not used again.
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
-            // Finds a dead peer of an event stream that is silent by nature.
+            // Old servers send no heartbeats, so only this finds a dead peer of a silent event stream.
             .tcp_keepalive(Duration::from_secs(20));
         if endpoint.is_loopback() {
             builder = builder.no_proxy();

@@ -84,7 +84,7 @@ impl Default for FeedOptions {
     fn default() -> Self {
         Self {
             ready_timeout: Duration::from_secs(30),
-            // Three heartbeats of ten seconds, and some patience.
+            // The server sends a heartbeat every 10 s; three may be late before the stream counts as dead.
             silence: Duration::from_secs(35),
             // Servers before 1.2 send no heartbeats, so silence proves nothing; TCP keep-alive finds a dead peer earlier.
             silence_without_heartbeat: Duration::from_secs(600),

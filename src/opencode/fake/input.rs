@@ -21,7 +21,7 @@ pub(super) fn json_body(call: &Call) -> Result<Value, Answer> {
     if !content_type.starts_with("application/json") {
         return Err(Answer::unsupported(content_type));
     }
-    // Malformed JSON is an accident to the server, not an input.
+    // The real server answers malformed JSON with a 500.
     let body: Value = serde_json::from_slice(&call.body).map_err(|_unread| Answer::server_error())?;
     if body.is_object() {
         Ok(body)

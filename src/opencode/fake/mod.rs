@@ -470,7 +470,7 @@ impl Shared {
             let running = world.session_order.iter().filter(|id| world.runners.contains_key(*id));
             running.filter(is_here).cloned().collect()
         };
-        // All at once and parents first, so that none goes on with what a dying subagent gives it.
+        // All at once and parents first, so that no parent goes on with the answer of a subagent that is being stopped.
         join_all(running.iter().map(|session| self.cancel_runner(session))).await;
         let mut world = self.world();
         world.instances.remove(directory);

@@ -177,7 +177,7 @@ impl Shared {
                 world.instance(directory).approved.push(rule);
             }
         }
-        // One answer settles the session's other requests too: a no all of them, an always those it covers.
+        // One answer closes other requests of the session too: a rejection all of them, an "always" those that it covers.
         let approved = world.instance(directory).approved.clone();
         let covered = |info: &Value| {
             let permission = info["permission"].as_str().unwrap_or_default();

@@ -178,7 +178,7 @@ impl<'a> StepRun<'a> {
             .chain((step.blob > 0).then(|| "x".repeat(step.blob)))
             .collect();
         let n_chunks = words_of(&step.reasoning).count() + words_of(&step.text).count() + extra.len();
-        // The stream opens with a chunk that says nothing.
+        // The first chunk of the real stream has no text, so the middle comes one word earlier.
         let middle = n_chunks.div_ceil(2).saturating_sub(1);
         let reasoning = words_of(&step.reasoning).map(|word| ("reasoning", word));
         let text = words_of(&step.text).chain(extra.iter().map(String::as_str));

@@ -93,7 +93,7 @@ impl Shared {
         let runner = self.world().runners.remove(session);
         if let Some(mut runner) = runner {
             runner.stop.now.cancel();
-            // The sender is dropped without a word only when the server is killed.
+            // Only killing the server drops the sender without a result.
             drop(runner.done.wait_for(Option::is_some).await);
         }
         let mut world = self.world();
@@ -174,7 +174,7 @@ impl Run<'_> {
                 world.set_busy(self.session);
                 let next = self.next(&world);
                 if matches!(next, Next::Exit) {
-                    // In the same breath as the look, so that no prompt slips in between.
+                    // Under the same lock as the look, so that no prompt comes in between.
                     self.finish(&mut world);
                 }
                 next

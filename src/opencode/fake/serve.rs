@@ -69,7 +69,7 @@ impl Shared {
     }
 
     fn connect(self: &Arc<Self>, socket: TcpStream) {
-        // A lone small write must not wait for an acknowledgement; where that fails it is only slower.
+        // A small write must not wait for the acknowledgement of the one before. If this fails, the fake is only slower.
         drop(socket.set_nodelay(true));
         let open = Open::new(self);
         let shared = Arc::clone(self);

@@ -97,7 +97,7 @@ impl ToolCall {
             .filter(|rule| rule["action"] == "deny" || rule["permission"] == "external_directory")
             .cloned()
             .collect();
-        // What an agent's own rules do not mention is denied: to the built-in ones tasks, to others lists.
+        // The server denies built-in agents further tasks, and other agents to-do lists, unless their own rules mention them.
         let is_built_in = ["build", "explore", "general", "plan"].contains(&agent);
         let unmentioned = if is_built_in { "task" } else { "todowrite" };
         let deny = json!({"permission": unmentioned, "pattern": "*", "action": "deny"});

@@ -141,7 +141,7 @@ impl ToolCall {
         }
         let shared = Arc::clone(&self.shared);
         let mut run = Box::pin(self.run());
-        // What a tool does before it first waits is done in the order of the calls, as on a single thread.
+        // Each tool runs up to its first wait before the next one starts, as on the single thread of the real server.
         let begun = (&mut run).now_or_never();
         shared.spawn(async move {
             let end = match begun {

@@ -309,7 +309,7 @@ impl World {
         let is_first_of_stream =
             part["text"] == "" && part["time"]["end"].is_null() && !part["time"].is_null();
         if self.flavour == Flavour::V1_1 && is_first_of_stream {
-            // Comes with the first delta.
+            // Old releases send the part with its first delta.
             return;
         }
         let properties = json!({"sessionID": session, "part": part, "time": self.clock.now_ms()});

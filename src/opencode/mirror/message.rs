@@ -202,7 +202,7 @@ impl MessageLog {
             let early = self.early.entry(part.clone()).or_insert_with(|| Some(String::new()));
             match early {
                 Some(text) if kept + delta.len() <= MAX_EARLY_BYTES => text.push_str(delta),
-                // A text with a hole in it is worse than none.
+                // There is no room for more: a text with a hole would be wrong, so the part is awaited instead.
                 Some(_) | None => *early = None,
             }
             return false;

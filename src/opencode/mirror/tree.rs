@@ -303,7 +303,7 @@ impl SessionTree {
         for id in tree {
             let Some(parent) = self.parent_conversation(&id) else { continue };
             if let Some(log) = self.sessions.get_mut(&id) {
-                // Its claims are as they were.
+                // The parts claim the same children as before, so only the events count.
                 let mut shown = Effects::default();
                 log.show_again(self.options, &parent, &mut shown);
                 effects.out.events.append(&mut shown.out.events);

@@ -150,7 +150,7 @@ impl OpenCodeServer {
             None => random_password()?,
         };
         let group = Arc::new(ProcessGroup::default());
-        // The first thing to own the group, so that a dropped launch kills it.
+        // Made before the process is started, so that dropping the launch kills whatever was started.
         let guard = KillOnDrop(Arc::clone(&group));
         let process = Process::start(&options, &password, &group).await?;
         let client = options.client(process.url(), &password).map_err(LaunchError::Refused)?;

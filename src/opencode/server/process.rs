@@ -140,7 +140,7 @@ impl Process {
                 return Err(LaunchError::Exited(self.clean_up(status.ok(), false).await));
             }
         }
-        // With the options of the caller, of which the probe's limits are none.
+        // Checks the caller's client options, which the probe did not use.
         options.client(&url, password).map_err(LaunchError::Refused)?;
         self.url = url;
         Ok(())

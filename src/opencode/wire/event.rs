@@ -453,7 +453,7 @@ impl EventPayload {
                 Self::InstanceDisposed { directory }
             }
             _ => {
-                // Nothing is as good as no properties.
+                // `null` stands for no properties.
                 let properties = Option::deserialize(properties)?.unwrap_or_else(|| Extra::new().into());
                 Self::Unknown { kind: kind.to_owned(), properties }
             }

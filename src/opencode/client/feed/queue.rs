@@ -128,7 +128,7 @@ impl Queue {
     pub(super) fn lost(&self, loss: &FeedLoss) {
         let mut state = lock(&self.state);
         let waiting = &mut state.batch.waiting;
-        // A subscriber that sleeps through several outages needs to hear of one.
+        // Of several outages that a subscriber has not read yet, it is told of the last.
         if let [.., Waiting::Signal(FeedSignal::Lost { .. }), Waiting::Signal(FeedSignal::Resync { .. })] =
             waiting.make_contiguous()
         {
