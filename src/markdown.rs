@@ -10,6 +10,7 @@ use crate::{
         SubagentBlock, Thread, Usage,
     },
     ids::ToolUseId,
+    setters::setters,
 };
 
 /// Deeper subagents are only named.
@@ -17,6 +18,7 @@ const MAX_DEPTH: usize = 16;
 
 /// What is shown, and how much of it.
 #[derive(Debug, Clone)]
+#[must_use]
 #[non_exhaustive]
 pub struct MarkdownOptions {
     /// Whether thinking is shown, folded.
@@ -33,16 +35,11 @@ impl Default for MarkdownOptions {
 }
 
 impl MarkdownOptions {
-    /// Shows thinking, folded (the default), or leaves it out.
-    #[must_use]
-    pub fn with_thinking(self, thinking: bool) -> Self {
-        Self { thinking, ..self }
-    }
-
-    /// Sets how many lines of a tool's input or output are shown (default 40).
-    #[must_use]
-    pub fn with_max_lines(self, max_lines: usize) -> Self {
-        Self { max_lines, ..self }
+    setters! {
+        /// Shows thinking, folded (the default), or leaves it out.
+        with_thinking(thinking: bool) { thinking = thinking }
+        /// Sets how many lines of a tool's input or output are shown (default 40).
+        with_max_lines(max_lines: usize) { max_lines = max_lines }
     }
 }
 

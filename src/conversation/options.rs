@@ -1,7 +1,10 @@
 //! What of a session a conversation shows.
 
+use crate::setters::setters;
+
 /// What a conversation shows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[must_use]
 #[non_exhaustive]
 pub struct ConvertOptions {
     /// Whether the model's thinking is kept (default) or left out.
@@ -9,10 +12,9 @@ pub struct ConvertOptions {
 }
 
 impl ConvertOptions {
-    /// Keeps the model's thinking (the default) or leaves it out.
-    #[must_use]
-    pub fn with_thinking(self, thinking: Thinking) -> Self {
-        Self { thinking }
+    setters! {
+        /// Keeps the model's thinking (the default) or leaves it out.
+        with_thinking(thinking: Thinking) { thinking = thinking }
     }
 }
 

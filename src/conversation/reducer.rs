@@ -20,7 +20,6 @@ use crate::{
 #[non_exhaustive]
 pub enum Change {
     /// A block is new, changed or moved.
-    #[non_exhaustive]
     Block {
         /// The thread that the block is in.
         conversation_id: ConversationId,
@@ -28,7 +27,6 @@ pub enum Change {
         block_id: BlockId,
     },
     /// A block is gone.
-    #[non_exhaustive]
     BlockRemoved {
         /// The thread that the block was in.
         conversation_id: ConversationId,
@@ -36,19 +34,16 @@ pub enum Change {
         block_id: BlockId,
     },
     /// A subagent is new or changed, apart from its thread.
-    #[non_exhaustive]
     Subagent {
         /// The call that started the subagent.
         tool_use_id: ToolUseId,
     },
     /// A subagent is gone, with its thread.
-    #[non_exhaustive]
     SubagentRemoved {
         /// The call that had started it.
         tool_use_id: ToolUseId,
     },
     /// What a thread used changed.
-    #[non_exhaustive]
     Metadata {
         /// The thread whose usage changed.
         conversation_id: ConversationId,

@@ -1,9 +1,6 @@
 //! How the manager's calls can fail.
 
-use super::{
-    input::{AttachmentError, LoadError},
-    result::PromptExecutionResult,
-};
+use super::{input::AttachmentError, result::PromptExecutionResult};
 use crate::{
     agent::{AbortReport, AgentError, Delivery, Failure, Limit},
     error::InvalidInput,
@@ -257,11 +254,6 @@ impl SessionError {
             | Self::ShutDown => false,
         }
     }
-
-    /// The agent could not do `attempt`, which names the id.
-    pub(crate) fn agent(attempt: String, source: AgentError) -> Self {
-        Self::Agent { attempt, source }
-    }
 }
 
 impl From<SessionError> for PromptError {
@@ -269,15 +261,6 @@ impl From<SessionError> for PromptError {
         match error {
             SessionError::Invalid(invalid) => invalid.into(),
             other => Self::Session(other),
-        }
-    }
-}
-
-impl From<LoadError> for PromptError {
-    fn from(error: LoadError) -> Self {
-        match error {
-            LoadError::Invalid(invalid) => invalid.into(),
-            LoadError::Unreadable(unreadable) => unreadable.into(),
         }
     }
 }

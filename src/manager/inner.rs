@@ -68,7 +68,7 @@ impl Inner {
         let conversation: Arc<Conversation> = Arc::default();
         let opened = self.agent.create(new, Arc::clone(&conversation) as _).await;
         let attempt = || format!("making a session for task {}", request.task);
-        let opened = opened.map_err(|source| SessionError::agent(attempt(), source))?;
+        let opened = opened.map_err(|source| SessionError::Agent { attempt: attempt(), source })?;
         let session = Session::new(opened, conversation);
         session.change_meta(|meta| {
             meta.task_id = Some(request.task.clone());
@@ -93,7 +93,7 @@ pub(super) fn check_same_directory(session: &Session, given: Option<&Directory>)
 }
 
 pub(super) fn agent_error(attempt: &str, session: &SessionId, source: AgentError) -> SessionError {
-    SessionError::agent(format!("{attempt} session {session}"), source)
+    SessionError::Agent { attempt: format!("{attempt} session {session}"), source }
 }
 
 /// Keeps a task to one call while its session is being made.

@@ -10,6 +10,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
+use super::PromptError;
 use crate::{
     agent::{ModelRef, NewSession, PromptPart, PromptSpec, WaitOptions},
     conversation::ConvertOptions,
@@ -132,10 +133,12 @@ pub struct PromptInput {
 
 #[derive(Clone)]
 pub(super) enum InputPart {
-    Text(String),
-    File { path: PathBuf, media_type: String },
-    Bytes { name: String, media_type: String, bytes: Arc<[u8]> },
-    Agent(String),
+    Ready(PromptPart),
+    /// A file that is yet to be read.
+    File {
+        path: PathBuf,
+        media_type: String,
+    },
 }
 
 impl PromptInput {
@@ -143,7 +146,7 @@ impl PromptInput {
     pub fn new(session: impl Into<SessionId>, text: impl Into<String>) -> Self {
         Self {
             session: session.into().trimmed(),
-            parts: vec![InputPart::Text(text.into())],
+            parts: vec![InputPart::text(text)],
             directory: None,
             agent: None,
             model: None,
@@ -171,17 +174,14 @@ impl PromptInput {
         media_type: impl Into<String>,
         bytes: impl Into<Arc<[u8]>>,
     ) -> Self {
-        self.parts.push(InputPart::Bytes {
-            name: name.into(),
-            media_type: media_type.into(),
-            bytes: bytes.into(),
-        });
+        let (name, media_type, bytes) = (Some(name.into()), media_type.into(), bytes.into());
+        self.parts.push(InputPart::Ready(PromptPart::File { name, media_type, bytes }));
         self
     }
 
     /// Mentions an agent, as `@name` in a terminal does.
     pub fn mention(mut self, agent: impl Into<String>) -> Self {
-        self.parts.push(InputPart::Agent(agent.into()));
+        self.parts.push(InputPart::Ready(PromptPart::Mention(agent.into())));
         self
     }
 
@@ -217,26 +217,7 @@ impl PromptInput {
     /// Checks everything that can be checked without the agent.
     pub(super) fn validate(&self) -> Result<(), InvalidInput> {
         for part in &self.parts {
-            match part {
-                InputPart::Text(text) if text.trim().is_empty() => {
-                    return Err(InvalidInput::new("prompt", "must not be empty"));
-                }
-                InputPart::File { media_type, .. } | InputPart::Bytes { media_type, .. }
-                    if !media_type.contains('/') =>
-                {
-                    return Err(InvalidInput::new("media type", "must be like image/png"));
-                }
-                InputPart::Bytes { bytes, .. } if bytes.len() > MAX_ATTACHMENT_BYTES => {
-                    return Err(TOO_LARGE);
-                }
-                InputPart::Agent(name) if name.trim().is_empty() => {
-                    return Err(InvalidInput::new("agent", "must not be empty"));
-                }
-                InputPart::Text(_)
-                | InputPart::File { .. }
-                | InputPart::Bytes { .. }
-                | InputPart::Agent(_) => {}
-            }
+            part.validate()?;
         }
         let blank = |value: &Option<String>| value.as_deref().is_some_and(|value| value.trim().is_empty());
         for (field, value) in [("agent", &self.agent), ("system", &self.system), ("variant", &self.variant)] {
@@ -284,7 +265,7 @@ pub struct AttachmentError {
 
 impl PromptInput {
     /// Reads the attachments and puts together what is asked.
-    pub(super) async fn load(&self) -> Result<PromptSpec, LoadError> {
+    pub(super) async fn load(&self) -> Result<PromptSpec, PromptError> {
         let mut parts = Vec::with_capacity(self.parts.len());
         for part in &self.parts {
             parts.push(part.load().await?);
@@ -302,15 +283,33 @@ impl PromptInput {
 }
 
 impl InputPart {
-    async fn load(&self) -> Result<PromptPart, LoadError> {
+    pub(super) fn text(text: impl Into<String>) -> Self {
+        Self::Ready(PromptPart::Text(text.into()))
+    }
+
+    fn validate(&self) -> Result<(), InvalidInput> {
+        match self {
+            Self::Ready(PromptPart::Text(text)) if text.trim().is_empty() => {
+                Err(InvalidInput::new("prompt", "must not be empty"))
+            }
+            Self::Ready(PromptPart::Mention(name)) if name.trim().is_empty() => {
+                Err(InvalidInput::new("agent", "must not be empty"))
+            }
+            Self::Ready(PromptPart::File { media_type, .. }) | Self::File { media_type, .. }
+                if !media_type.contains('/') =>
+            {
+                Err(InvalidInput::new("media type", "must be like image/png"))
+            }
+            Self::Ready(PromptPart::File { bytes, .. }) if bytes.len() > MAX_ATTACHMENT_BYTES => {
+                Err(TOO_LARGE)
+            }
+            Self::Ready(_) | Self::File { .. } => Ok(()),
+        }
+    }
+
+    async fn load(&self) -> Result<PromptPart, PromptError> {
         Ok(match self {
-            Self::Text(text) => PromptPart::Text(text.clone()),
-            Self::Agent(name) => PromptPart::Mention(name.clone()),
-            Self::Bytes { name, media_type, bytes } => PromptPart::File {
-                name: Some(name.clone()),
-                media_type: media_type.clone(),
-                bytes: Arc::clone(bytes),
-            },
+            Self::Ready(part) => part.clone(),
             Self::File { path, media_type } => PromptPart::File {
                 name: path.file_name().map(|name| name.to_string_lossy().into_owned()),
                 media_type: media_type.clone(),
@@ -320,19 +319,13 @@ impl InputPart {
     }
 }
 
-/// Why a part could not be turned into what is sent.
-pub(super) enum LoadError {
-    Invalid(InvalidInput),
-    Unreadable(AttachmentError),
-}
-
-async fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
-    let unreadable = |source| LoadError::Unreadable(AttachmentError { path: path.to_owned(), source });
+async fn read(path: &Path) -> Result<Vec<u8>, PromptError> {
+    let unreadable = |source| AttachmentError { path: path.to_owned(), source };
     let length = tokio::fs::metadata(path).await.map_err(unreadable)?.len();
     if usize::try_from(length).is_ok_and(|length| length > MAX_ATTACHMENT_BYTES) {
-        return Err(LoadError::Invalid(TOO_LARGE));
+        return Err(TOO_LARGE.into());
     }
-    tokio::fs::read(path).await.map_err(unreadable)
+    Ok(tokio::fs::read(path).await.map_err(unreadable)?)
 }
 
 impl fmt::Debug for PromptInput {

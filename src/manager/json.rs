@@ -15,7 +15,7 @@ pub(super) async fn ask<T: DeserializeOwned>(
     schema: &Value,
     re_asks: u32,
 ) -> Result<T, JsonAnswerError> {
-    input.parts.push(InputPart::Text(format!(
+    input.parts.push(InputPart::text(format!(
         "Answer with one JSON value in a ```json code block, and nothing else. It must match this JSON Schema:\n{schema}"
     )));
     let mut attempts = 0;
@@ -30,7 +30,7 @@ pub(super) async fn ask<T: DeserializeOwned>(
         if attempts > re_asks {
             return Err(JsonAnswerError::Shape { attempts, answer, source });
         }
-        input.parts = vec![InputPart::Text(format!(
+        input.parts = vec![InputPart::text(format!(
             "That answer cannot be used: {source}. Answer again with one JSON value in a ```json code block that matches \
              this JSON Schema, and nothing else:\n{schema}"
         ))];

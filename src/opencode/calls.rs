@@ -103,7 +103,7 @@ impl ConversationManager {
     /// loop {
     ///     match events.next().await {
     ///         FeedSignal::Event(event) => println!("{event:?}"),
-    ///         FeedSignal::Resync { reason } => println!("read everything again: {reason}"),
+    ///         FeedSignal::Resync { reason, .. } => println!("read everything again: {reason}"),
     ///         FeedSignal::Gone { .. } => break,
     ///         _ => {}
     ///     }
@@ -159,5 +159,5 @@ impl NativeMessages {
 }
 
 fn failed(attempt: &str, session: &SessionId, source: AgentError) -> SessionError {
-    SessionError::agent(format!("{attempt} session {session}"), source)
+    SessionError::Agent { attempt: format!("{attempt} session {session}"), source }
 }

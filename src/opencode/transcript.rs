@@ -11,11 +11,13 @@ use crate::{
         mirror::{Observed, SessionTree, Snapshot},
         wire::{EventPayload, Message, PartBody, ServerEvent, SessionExport, SessionInfo},
     },
+    setters::setters,
     transcript::{Malformed, Transcript, TranscriptError},
 };
 
 /// How a transcript is to be read.
 #[derive(Debug, Clone, Default)]
+#[must_use]
 #[non_exhaustive]
 pub struct OpenCodeOptions {
     /// Which format the documents have; found out by default.
@@ -27,22 +29,13 @@ pub struct OpenCodeOptions {
 }
 
 impl OpenCodeOptions {
-    /// Sets the documents' format; by default each is looked at.
-    #[must_use]
-    pub fn with_format(self, format: OpenCodeFormat) -> Self {
-        Self { format, ..self }
-    }
-
-    /// Sets the session at the top; by default the first without a parent.
-    #[must_use]
-    pub fn with_session(self, session: SessionId) -> Self {
-        Self { session: Some(session), ..self }
-    }
-
-    /// Sets what the conversation shows; by default everything.
-    #[must_use]
-    pub fn with_convert(self, convert: ConvertOptions) -> Self {
-        Self { convert, ..self }
+    setters! {
+        /// Sets the documents' format; by default each is looked at.
+        with_format(format: OpenCodeFormat) { format = format }
+        /// Sets the session at the top; by default the first without a parent.
+        with_session(session: SessionId) { session = Some(session) }
+        /// Sets what the conversation shows; by default everything.
+        with_convert(convert: ConvertOptions) { convert = convert }
     }
 }
 

@@ -289,7 +289,7 @@ async fn an_answer_has_a_size_limit() {
         connection.chunk(b"  ").await;
         connection.closed().await;
     });
-    assert!(matches!(error.unwrap_err().kind(), ApiErrorKind::TooLarge { limit: 1000 }));
+    assert!(matches!(error.unwrap_err().kind(), ApiErrorKind::TooLarge { limit: 1000, .. }));
 }
 
 #[tokio::test]

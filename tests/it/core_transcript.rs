@@ -152,7 +152,7 @@ fn what_is_malformed_is_reported_beside_the_good() {
 fn what_is_no_transcript_is_an_error() {
     let unrecognised = |text: &str| {
         let error = parse_transcript(Architecture::OpenCode, text).unwrap_err();
-        assert!(matches!(error, TranscriptError::Unrecognised { document: 0 }), "{text:?}: {error:?}");
+        assert!(matches!(error, TranscriptError::Unrecognised { document: 0, .. }), "{text:?}: {error:?}");
     };
     unrecognised("");
     unrecognised("hello");
@@ -168,7 +168,7 @@ fn what_is_no_transcript_is_an_error() {
     malformed(r#"{"hello": 1}"#, ".");
     malformed("data: {\"type\":\"session.idle\",\"properties\":{}}\n", "properties");
     let second = parse_opencode(&["[]", "nonsense"], &OpenCodeOptions::default()).unwrap_err();
-    assert!(matches!(second, TranscriptError::Unrecognised { document: 1 }));
+    assert!(matches!(second, TranscriptError::Unrecognised { document: 1, .. }));
     let forced = OpenCodeOptions::default().with_format(OpenCodeFormat::Export);
     assert!(parse_opencode(&["[]"], &forced).is_err());
 }

@@ -35,10 +35,10 @@ async fn next(subscription: &mut Subscription) -> String {
             EventPayload::InstanceDisposed { .. } => "disposed".to_owned(),
             other => format!("{other:?}"),
         },
-        FeedSignal::Lost { reason } => format!("lost: {reason}"),
-        FeedSignal::Resync { reason: ResyncReason::Reconnected(loss) } => format!("resync after: {loss}"),
-        FeedSignal::Resync { reason } => format!("resync: {reason}"),
-        FeedSignal::Gone { reason } => format!("gone: {reason}"),
+        FeedSignal::Lost { reason, .. } => format!("lost: {reason}"),
+        FeedSignal::Resync { reason: ResyncReason::Reconnected(loss), .. } => format!("resync after: {loss}"),
+        FeedSignal::Resync { reason, .. } => format!("resync: {reason}"),
+        FeedSignal::Gone { reason, .. } => format!("gone: {reason}"),
         other => format!("{other:?}"),
     }
 }
@@ -188,7 +188,7 @@ async fn refused_credentials_end_a_subscription_and_the_next_one_tries_again() {
         server.accept().await.answer(status, "", "").await;
         for _ in 0..2 {
             let signal = soon(subscription.next()).await;
-            let FeedSignal::Gone { reason: GoneReason::Unauthorized(error) } = signal else {
+            let FeedSignal::Gone { reason: GoneReason::Unauthorized(error), .. } = signal else {
                 panic!("{signal:?}")
             };
             assert_eq!(error.status(), status[..3].parse().ok());
@@ -206,7 +206,7 @@ async fn a_server_that_is_not_ready_yet_is_tried_until_it_is() {
     let mut subscription = client.subscribe(&session("ses_1"));
     server.accept().await.answer("503 Service Unavailable", "", "").await;
     let signal = soon(subscription.next()).await;
-    let FeedSignal::Lost { reason: FeedLoss::Failed(error) } = signal else { panic!("{signal:?}") };
+    let FeedSignal::Lost { reason: FeedLoss::Failed(error), .. } = signal else { panic!("{signal:?}") };
     assert_eq!(error.status(), Some(503));
     let mute = server.accept().await; // never answered
     let mut says_nothing = server.accept().await;

@@ -206,7 +206,10 @@ async fn a_crashed_server_is_restarted_within_limits_and_its_client_finds_it() {
     crash();
     let state =
         soon(server.wait_for(|state| matches!(state, ServerState::Running { restarts: 1, .. }))).await;
-    assert!(matches!(&state, ServerState::Running { url, restarts: 1 } if *url == second.uri()), "{state:?}");
+    assert!(
+        matches!(&state, ServerState::Running { url, restarts: 1, .. } if *url == second.uri()),
+        "{state:?}"
+    );
     assert_eq!(client.base_url(), format!("{}/", second.uri()));
     client.health().await.unwrap();
     let pids = pids(directory.path());

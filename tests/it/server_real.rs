@@ -46,8 +46,8 @@ async fn until_resync(subscription: &mut Subscription) -> (FeedLoss, ResyncReaso
     loop {
         match soon(subscription.next()).await {
             FeedSignal::Event(_) => {}
-            FeedSignal::Lost { reason } => assert!(loss.replace(reason).is_none(), "one loss per gap"),
-            FeedSignal::Resync { reason } => return (loss.unwrap(), reason),
+            FeedSignal::Lost { reason, .. } => assert!(loss.replace(reason).is_none(), "one loss per gap"),
+            FeedSignal::Resync { reason, .. } => return (loss.unwrap(), reason),
             other => panic!("{other:?}"),
         }
     }

@@ -4,13 +4,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{Message, SessionInfo};
-use crate::json::decode::{DecodeError, JsonPath, decode, decode_list};
+use crate::{
+    json::decode::{DecodeError, JsonPath, decode, decode_list},
+    setters::setters,
+};
 
 /// How deep sessions may be nested in one document; the server allows a handful of levels.
 const MAX_DEPTH: usize = 64;
 
 /// A session with its messages, as `opencode export` writes it; and, beyond that, the sessions of its subagents.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[must_use]
 #[non_exhaustive]
 pub struct SessionExport {
     /// What is known about the session itself.
@@ -29,16 +33,11 @@ impl SessionExport {
         Self { messages, ..Self::default() }
     }
 
-    /// Adds what is known about the session itself.
-    #[must_use]
-    pub fn with_info(self, info: SessionInfo) -> Self {
-        Self { info: Some(info), ..self }
-    }
-
-    /// Adds the sessions of its subagents.
-    #[must_use]
-    pub fn with_children(self, children: Vec<Self>) -> Self {
-        Self { children, ..self }
+    setters! {
+        /// Adds what is known about the session itself.
+        with_info(info: SessionInfo) { info = Some(info) }
+        /// Adds the sessions of its subagents.
+        with_children(children: Vec<Self>) { children = children }
     }
 
     /// Decodes a document; what is malformed in it is reported beside the good.

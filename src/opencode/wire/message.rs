@@ -138,7 +138,7 @@ wire_struct! {
 }
 
 /// A message of a role that this version does not know.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct UnknownMessage {
     /// The message's id.
@@ -147,8 +147,10 @@ pub struct UnknownMessage {
     #[serde(rename = "sessionID")]
     pub session_id: SessionId,
     /// The role the server gave it.
+    #[serde(default)]
     pub role: String,
     /// When it was created and completed.
+    #[serde(default)]
     pub time: MessageTime,
     /// All other fields.
     #[serde(flatten)]
@@ -230,24 +232,11 @@ impl Tagged for MessageInfo {
     const HEAD: &'static [&'static str] = &["role"];
 
     fn read<'de, A: MapAccess<'de>>(role: &str, fields: &mut Fields<'de, A>) -> Result<Self, A::Error> {
-        #[derive(Deserialize)]
-        struct Other {
-            id: MessageId,
-            #[serde(rename = "sessionID")]
-            session_id: SessionId,
-            #[serde(default)]
-            time: MessageTime,
-            #[serde(flatten)]
-            raw: Extra,
-        }
         let body = MapAccessDeserializer::new(fields);
         Ok(match role {
             "user" => Self::User(Deserialize::deserialize(body)?),
             "assistant" => Self::Assistant(Deserialize::deserialize(body)?),
-            _ => {
-                let Other { id, session_id, time, raw } = Other::deserialize(body)?;
-                Self::Unknown(UnknownMessage { id, session_id, role: role.to_owned(), time, raw })
-            }
+            _ => Self::Unknown(UnknownMessage { role: role.to_owned(), ..Deserialize::deserialize(body)? }),
         })
     }
 }

@@ -143,8 +143,8 @@ pub enum GoneReason {
 /// loop {
 ///     match events.next().await {
 ///         FeedSignal::Event(event) => println!("{event:?}"),
-///         FeedSignal::Resync { reason } => println!("read everything again: {reason}"),
-///         FeedSignal::Gone { reason } => break println!("{reason}"),
+///         FeedSignal::Resync { reason, .. } => println!("read everything again: {reason}"),
+///         FeedSignal::Gone { reason, .. } => break println!("{reason}"),
 ///         _ => {}
 ///     }
 /// }
