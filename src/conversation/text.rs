@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// Pieces shorter than this are always joined: copying them costs less than one more allocation.
 const SMALL_PIECE_BYTES: usize = 256;
 
-/// The text of a block: one string to everybody who reads it.
+/// The text of a block, which reads like one string.
 ///
 /// A model streams a long answer as thousands of small additions, and a caller may keep the state after each of them. A plain
 /// `String` would be copied whole every time. This keeps pieces whose sizes halve from the front to the back, so that old

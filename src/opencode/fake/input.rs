@@ -98,29 +98,18 @@ pub(super) struct Page {
 
 impl Page {
     pub(super) fn of(call: &Call) -> Result<Self, Answer> {
-        let limit = match call.query("limit") {
-            None => None,
-            Some(text) => match text.parse::<i64>() {
-                Ok(number) => Some(usize::try_from(number).map_err(|_unread| {
-                    let message = format!(
-                        "Expected a value greater than or equal to 0, got {number}\n  at [\"limit\"]"
-                    );
-                    Answer::bad_request("Query", &message)
-                })?),
-                Err(_) => {
-                    return Err(Answer::bad_request(
-                        "Query",
-                        "Expected an integer, got NaN\n  at [\"limit\"]",
-                    ));
-                }
-            },
+        let bad = |expected: String| {
+            Answer::bad_request("Query", &format!("Expected {expected}\n  at [\"limit\"]"))
         };
-        let before = match call.query("before") {
-            None => None,
-            Some(cursor) => {
-                Some(read_cursor(cursor).filter(|_| limit.is_some()).ok_or_else(Answer::bare_bad_request)?)
-            }
+        let read_limit = |text: &str| {
+            let number: i64 = text.parse().map_err(|_unread| bad("an integer, got NaN".to_owned()))?;
+            let negative = || bad(format!("a value greater than or equal to 0, got {number}"));
+            usize::try_from(number).map_err(|_negative| negative())
         };
+        let limit = call.query("limit").map(read_limit).transpose()?;
+        let cursor =
+            |text| read_cursor(text).filter(|_| limit.is_some()).ok_or_else(Answer::bare_bad_request);
+        let before = call.query("before").map(cursor).transpose()?;
         Ok(Self { limit: limit.unwrap_or(0), before })
     }
 }
