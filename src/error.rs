@@ -73,6 +73,9 @@ pub enum Error {
     /// A transcript could not be loaded.
     #[error(transparent)]
     Transcript(#[from] crate::transcript::TranscriptError),
+    /// A store could not do what it was asked.
+    #[error(transparent)]
+    Store(#[from] crate::store::StoreError),
     /// An agent could not do what it was asked.
     #[error(transparent)]
     Agent(#[from] crate::agent::AgentError),
@@ -107,6 +110,7 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Invalid(_) | Self::Transcript(_) => false,
+            Self::Store(error) => error.is_retryable(),
             Self::Agent(error) => error.is_retryable(),
             #[cfg(feature = "client")]
             Self::Api(error) => error.is_retryable(),

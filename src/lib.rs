@@ -25,7 +25,6 @@ mod opencode;
 mod process;
 mod session;
 mod setters;
-#[cfg(feature = "client")]
 mod store;
 #[cfg(feature = "test-util")]
 pub mod test_util;
@@ -34,7 +33,7 @@ mod transcript;
 
 pub use agent::{
     AbortReport, Agent, AgentError, AgentErrorKind, AgentStatus, Ask, Asked, BoxFuture, Capabilities,
-    Completion, ConversationSink, Decision, Delivery, Ended, Execution, Failure, IdleOutcome, Limit,
+    Completion, ConversationSink, Decision, Delivery, Ended, Execution, Failure, IdleOutcome, Limit, MadeFor,
     ModelRef, NativeMessages, NewSession, Notice, OpenSession, Opened, Permission, Phase, PreparedPrompt,
     PromptPart, PromptSpec, Question, QuestionAnswer, QuestionOption, SessionDescription, Stop, StopRequest,
     Subject, TimeoutAction, TurnHost, Unprepared, WaitOptions,
@@ -53,10 +52,10 @@ pub use ids::{
 };
 #[cfg(feature = "client")]
 pub use manager::{
-    AskHandler, AttachmentError, ConversationManager, ConversationSessionMeta, CreateTaskSession,
-    JsonAnswerError, ManagerBuilder, ManagerStatistics, PermissionPolicy, Prompt, PromptError,
-    PromptExecutionResult, PromptInput, PromptSubmission, QuestionPolicy, RunningPrompt, SessionError,
-    TurnFailed, TurnStatistics, Update, Updates, WhenBusy,
+    AskHandler, AttachmentError, ConversationManager, CreateTaskSession, JsonAnswerError, ManagerBuilder,
+    ManagerStatistics, PermissionPolicy, Prompt, PromptError, PromptExecutionResult, PromptInput,
+    PromptSubmission, QuestionPolicy, RestoredTurn, RunningPrompt, SessionError, TurnFailed, TurnStatistics,
+    Update, Updates, WhenBusy, WhenStoreFails,
 };
 #[cfg(feature = "client")]
 pub use opencode::client::{
@@ -72,9 +71,8 @@ pub use opencode::server::{
 pub use opencode::wire;
 #[cfg(feature = "client")]
 pub use opencode::{OpenCode, resolve_prompt_model};
-pub use session::{StreamEvent, StreamUsage, reduce_to_stream};
-#[cfg(feature = "client")]
-pub use store::{MemoryStore, Store, TurnRecord};
+pub use session::{ConversationSessionMeta, StreamEvent, StreamUsage, reduce_to_stream};
+pub use store::{MemoryStore, Store, StoreError, StoreErrorKind, TaskClaim, TurnRecord};
 pub use time::{InvalidTimestamp, Millis, Timestamp};
 pub use transcript::{
     Architecture, Malformed, OpenCodeFormat, OpenCodeOptions, Transcript, TranscriptError, parse_claude,

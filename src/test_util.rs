@@ -45,3 +45,9 @@ pub use crate::opencode::fake::{
     FakeOpenCode, FakeOptions, Fault, Flavour, Injection, Log, ModelCall, Moment, Prompt, ProviderError,
     RecordedEvent, RecordedRequest, Route, Script, ScriptedTool, Step, ToolOutcome,
 };
+pub use crate::store::tapped::{Effect, StoreCall, TappedStore};
+
+/// What every [`Store`](crate::Store) has to do, as a suite for your own.
+pub mod store_suite {
+    pub use crate::store::suite::{StoreUnderTest, run};
+}

@@ -27,6 +27,6 @@ pub use outcome::{
 };
 pub use prompt::{ModelRef, Phase, PreparedPrompt, PromptPart, PromptSpec};
 pub use session::{
-    Agent, AgentStatus, BoxFuture, Capabilities, ConversationSink, NewSession, Notice, OpenSession, Opened,
-    SessionDescription, StopRequest, TurnHost, Unprepared,
+    Agent, AgentStatus, BoxFuture, Capabilities, ConversationSink, MadeFor, NewSession, Notice, OpenSession,
+    Opened, SessionDescription, StopRequest, TurnHost, Unprepared,
 };

@@ -52,6 +52,17 @@ pub trait Agent: Any + Send + Sync {
         sink: Arc<dyn ConversationSink>,
     ) -> BoxFuture<'a, Result<Opened, AgentError>>;
 
+    /// Looks for a session by what it was made with; the newest if there are several. Default: an agent that keeps no such
+    /// thing finds nothing.
+    fn find<'a>(
+        &'a self,
+        wanted: &'a MadeFor,
+        directory: &'a Directory,
+    ) -> BoxFuture<'a, Result<Option<SessionId>, AgentError>> {
+        let _ = (wanted, directory);
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     /// Deletes a session for good. One that does not exist is deleted already.
     fn delete<'a>(
         &'a self,
@@ -100,6 +111,8 @@ pub struct NewSession {
     pub directory: Directory,
     /// Its title, on one line.
     pub title: String,
+    /// A name for the call that makes it, by which the session can be [found](Agent::find); default one that the agent makes.
+    pub tag: Option<String>,
     /// What its conversation shows.
     pub convert: ConvertOptions,
     /// What only this agent understands, under names of its own.
@@ -110,8 +123,18 @@ impl NewSession {
     /// A session for a task, with nothing special.
     pub fn new(task: TaskId, project: ProjectId, directory: Directory, title: impl Into<String>) -> Self {
         let (convert, settings) = (ConvertOptions::default(), Map::new());
-        Self { task, project, directory, title: title.into(), convert, settings }
+        Self { task, project, directory, title: title.into(), tag: None, convert, settings }
     }
+}
+
+/// What a session was made with, to find it again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MadeFor {
+    /// This task.
+    Task(TaskId),
+    /// The call of this [tag](NewSession::tag).
+    Call(String),
 }
 
 /// A session that was made or taken over.

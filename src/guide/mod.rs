@@ -4,9 +4,10 @@
 //! 2. [Writing a runner](runner): from a task to its result, with everything that can come between.
 //! 3. [Permissions and questions](permissions): who answers, and what happens meanwhile.
 //! 4. [Timeouts](timeouts): which silence is allowed for how long.
-//! 5. [Testing with the fake](testing): your runner's tests without a server, a model or a network.
-//! 6. [Operating it](operating): logs, figures, tuning, and what to do when something is wrong.
-//! 7. [Other agents](agents): how to put another program behind the manager.
+//! 5. [Restart](restart): what happens to prompts when your process ends, and how the next one goes on.
+//! 6. [Testing with the fake](testing): your runner's tests without a server, a model or a network.
+//! 7. [Operating it](operating): logs, figures, tuning, and what to do when something is wrong.
+//! 8. [Other agents](agents): how to put another program behind the manager.
 //!
 //! There is no code here. The code in these pages is compiled with the tests.
 
@@ -24,6 +25,10 @@ pub mod permissions {
 
 pub mod timeouts {
     #![doc = include_str!("timeouts.md")]
+}
+
+pub mod restart {
+    #![doc = include_str!("restart.md")]
 }
 
 pub mod testing {

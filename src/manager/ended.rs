@@ -45,7 +45,7 @@ impl Inner {
         mut execution: Execution,
     ) -> Result<PromptExecutionResult, PromptError> {
         if execution.ended == Ended::SessionGone {
-            self.registry().forget(&session.id);
+            self.forget(&session.id);
         }
         if execution.delivery != Delivery::Started {
             return Err(self.not_started(session, execution));

@@ -4,7 +4,8 @@ use super::{input::AttachmentError, result::PromptExecutionResult};
 use crate::{
     agent::{AbortReport, AgentError, Delivery, Failure, Limit},
     error::InvalidInput,
-    ids::{SessionId, TaskId},
+    ids::{MessageId, SessionId, TaskId},
+    store::{StoreError, StoreErrorKind},
 };
 
 /// Why a session could not be made, found or removed.
@@ -56,6 +57,13 @@ pub enum SessionError {
         attempt: String,
         /// Why it failed.
         source: AgentError,
+    },
+    /// The store could not keep it, or another process works on the task.
+    #[error("the store of the sessions could not be used")]
+    #[non_exhaustive]
+    Store {
+        /// Why not.
+        source: StoreError,
     },
     /// The manager was shut down.
     #[error("the manager was shut down")]
@@ -112,6 +120,24 @@ pub enum PromptError {
         session: SessionId,
         /// The store's error.
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    /// An earlier prompt of the session is still open in the store: [`resume`](super::ConversationManager::resume) it first.
+    #[error("the prompt {message_id} of session {session} is still open")]
+    #[non_exhaustive]
+    TurnOpen {
+        /// The session.
+        session: SessionId,
+        /// The prompt that is open.
+        message_id: MessageId,
+    },
+    /// What is recorded of the prompt could not be read, or another process works on it; nothing was sent.
+    #[error("the prompt for session {session} could not be taken over")]
+    #[non_exhaustive]
+    NotClaimed {
+        /// The session.
+        session: SessionId,
+        /// The store's error.
+        source: StoreError,
     },
     /// The agent has the prompt but does not run it.
     #[error("session {session} did not run the prompt{}", error.as_ref().map(|error| format!(": {error}")).unwrap_or_default())]
@@ -196,6 +222,16 @@ pub enum PromptError {
 }
 
 impl PromptError {
+    /// The store did not keep the record of a prompt.
+    pub(super) fn not_recorded(session: SessionId, error: StoreError) -> Self {
+        match error.kind() {
+            StoreErrorKind::TurnOpen { message_id } => {
+                Self::TurnOpen { session, message_id: message_id.clone() }
+            }
+            _ => Self::NotRecorded { session, source: Some(error.into()) },
+        }
+    }
+
     /// How far the prompt is known to have got.
     pub fn delivery(&self) -> Delivery {
         match self {
@@ -208,11 +244,13 @@ impl PromptError {
             | Self::GivenUp { delivery, .. }
             | Self::ShutDown { delivery, .. } => *delivery,
             Self::NotStarted { .. } => Delivery::Accepted,
+            Self::NotClaimed { .. } => Delivery::Unknown,
             Self::Invalid(_)
             | Self::Attachment(_)
             | Self::Session(_)
             | Self::Busy { .. }
             | Self::NotRecorded { .. }
+            | Self::TurnOpen { .. }
             | Self::NotAtRest { .. } => Delivery::NotSent,
         }
     }
@@ -223,6 +261,7 @@ impl PromptError {
             Self::Busy { .. }
             | Self::NotAtRest { .. }
             | Self::NotRecorded { .. }
+            | Self::TurnOpen { .. }
             | Self::TimedOut { .. }
             | Self::Interrupted { .. }
             | Self::GivenUp { .. } => true,
@@ -231,6 +270,7 @@ impl PromptError {
             }
             Self::NotStarted { error, .. } => error.is_none(),
             Self::Session(error) => error.is_retryable(),
+            Self::NotClaimed { source, .. } => source.is_retryable(),
             Self::Invalid(_)
             | Self::Attachment(_)
             | Self::Aborted { .. }
@@ -246,6 +286,7 @@ impl SessionError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Agent { source, .. } => source.is_retryable(),
+            Self::Store { source } => source.is_retryable(),
             Self::InProgress { .. } => true,
             Self::Invalid(_)
             | Self::TaskHasSession { .. }

@@ -3,20 +3,24 @@
 use std::{
     any::Any,
     error::Error,
+    mem,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use tokio::sync::watch;
-use tracing::{debug, warn};
+use tracing::debug;
 
-use super::{inner::Inner, input::OnMessage, policy::Policies, session::Session, updates::Update};
+use super::{
+    inner::Inner, input::OnMessage, policy::Policies, record::TurnWriter, restore::turn_key,
+    session::Session, updates::Update,
+};
 use crate::{
     agent::{
         Ask, Asked, BoxFuture, ConversationSink, Notice, Phase, PreparedPrompt, StopRequest, Subject,
         TurnHost, WaitOptions,
     },
     conversation::ConversationEvent,
-    store::TurnRecord,
+    store::{StoreError, TurnRecord},
     time::Timestamp,
 };
 
@@ -33,13 +37,18 @@ pub(super) struct TurnState<'a> {
     policies: Policies,
     stop: watch::Receiver<Option<StopRequest>>,
     on_message: Option<OnMessage>,
+    writer: Option<TurnWriter>,
     recorded: Mutex<Recorded>,
 }
 
 #[derive(Default)]
 struct Recorded {
-    prompt: Option<PreparedPrompt>,
-    phase: Option<Phase>,
+    /// The turn with the phase that it entered last; nothing before its prompt is prepared.
+    turn: Option<TurnRecord>,
+    /// The phase that is known to be written.
+    written: Option<Phase>,
+    /// Why a phase could not be recorded.
+    failure: Option<StoreError>,
 }
 
 impl<'a> TurnState<'a> {
@@ -50,36 +59,56 @@ impl<'a> TurnState<'a> {
         policies: Policies,
         on_message: Option<OnMessage>,
     ) -> Self {
-        Self { session, inner, policies, stop: session.begin_turn(), on_message, recorded: Mutex::default() }
+        let recording = inner.options.recording();
+        let writer = recording
+            .map(|recording| TurnWriter::new(recording, inner.tasks.clone(), inner.shutdown.clone()));
+        let (stop, recorded) = (session.begin_turn(), Mutex::default());
+        Self { session, inner, policies, stop, on_message, writer, recorded }
     }
 
     /// Names the prompt that phases are recorded of, and the phase that was recorded already.
-    pub(super) fn set_prompt(&self, prompt: &PreparedPrompt, phase: Option<Phase>) {
-        *self.recorded() = Recorded { prompt: Some(prompt.clone()), phase };
+    pub(super) fn set_prompt(&self, prompt: &PreparedPrompt, written: Option<Phase>) {
+        let (task, directory) = (self.session.meta().task_id, self.session.directory.clone());
+        let turn = TurnRecord::new(task, directory, prompt.clone(), written.unwrap_or(Phase::Prepared));
+        self.inner.in_flight().insert(turn_key(&turn));
+        *self.recorded() = Recorded { turn: Some(turn), written, failure: None };
     }
 
-    /// The phase that was recorded last.
+    /// The phase that the turn entered last.
     pub(super) fn phase(&self) -> Option<Phase> {
-        self.recorded().phase
+        self.recorded().turn.as_ref().map(|turn| turn.phase)
+    }
+
+    /// The turn as it was recorded last.
+    pub(super) fn turn(&self) -> Option<TurnRecord> {
+        self.recorded().turn.clone()
+    }
+
+    /// Why a phase could not be recorded, if that happened.
+    pub(super) fn take_failure(&self) -> Option<StoreError> {
+        self.recorded().failure.take()
     }
 
     fn recorded(&self) -> MutexGuard<'_, Recorded> {
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that the turn enters a phase.
-    pub(super) async fn record(&self, phase: Phase) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let prompt = {
-            let mut recorded = self.recorded();
-            recorded.phase = recorded.phase.max(Some(phase));
-            recorded.prompt.clone()
+    /// Records that the turn enters a phase, unless that was recorded already.
+    pub(super) async fn record(&self, phase: Phase) -> Result<(), StoreError> {
+        let record = {
+            let recorded = &mut *self.recorded();
+            let Some(turn) = &mut recorded.turn else { return Ok(()) };
+            turn.phase = turn.phase.max(phase);
+            if recorded.written >= Some(phase) {
+                return Ok(());
+            }
+            TurnRecord { phase, ..turn.clone() }
         };
-        let (Some(store), Some(prompt)) = (&self.inner.options.store, prompt) else { return Ok(()) };
-        let task_id = self.session.meta().task_id;
-        let record = TurnRecord::new(task_id, self.session.directory.clone(), prompt, phase);
-        store.put_turn(&record).await.inspect_err(|error| {
-            warn!(session = %self.session.id, ?phase, %error, "the phase could not be recorded");
-        })
+        let Some(writer) = &self.writer else { return Ok(()) };
+        writer.write(record).await?;
+        let mut recorded = self.recorded();
+        recorded.written = recorded.written.max(Some(phase));
+        Ok(())
     }
 }
 
@@ -87,6 +116,9 @@ impl Drop for TurnState<'_> {
     /// Lets calls that want the turn aborted find that none runs.
     fn drop(&mut self) {
         self.session.end_turn();
+        if let Some(turn) = mem::take(&mut *self.recorded()).turn {
+            self.inner.in_flight().remove(&turn_key(&turn));
+        }
     }
 }
 
@@ -122,7 +154,13 @@ impl TurnHost for Host<'_> {
     }
 
     fn record(&self, phase: Phase) -> BoxFuture<'_, Result<(), Box<dyn Error + Send + Sync>>> {
-        Box::pin(self.turn.record(phase))
+        Box::pin(async move {
+            self.turn.record(phase).await.map_err(|error| {
+                let told = error.to_string();
+                self.turn.recorded().failure = Some(error);
+                told.into()
+            })
+        })
     }
 
     fn notice(&self, notice: Notice) {

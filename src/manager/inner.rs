@@ -1,8 +1,12 @@
 //! What all clones of a manager share.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::warn;
 
 use super::{
     CreateTaskSession, SessionError,
@@ -12,9 +16,10 @@ use super::{
     stats::ManagerCounters,
 };
 use crate::{
-    agent::{Agent, AgentError, NewSession},
+    agent::{Agent, AgentError, MadeFor, NewSession},
     directory::Directory,
-    ids::{SessionId, TaskId},
+    ids::{MessageId, SessionId, TaskId},
+    store::TaskClaim,
 };
 
 /// What all clones of a manager share.
@@ -22,6 +27,8 @@ pub(super) struct Inner {
     pub(super) agent: Arc<dyn Agent>,
     pub(super) options: ManagerOptions,
     pub(super) registry: Mutex<Registry>,
+    /// The recorded turns that run here, or are about to.
+    pub(super) in_flight: Mutex<HashSet<(SessionId, MessageId)>>,
     pub(super) tasks: TaskTracker,
     pub(super) shutdown: CancellationToken,
     pub(super) counters: ManagerCounters,
@@ -30,6 +37,10 @@ pub(super) struct Inner {
 impl Inner {
     pub(super) fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn in_flight(&self) -> MutexGuard<'_, HashSet<(SessionId, MessageId)>> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn known(&self, session: &SessionId) -> Result<Arc<Session>, SessionError> {
@@ -50,6 +61,8 @@ impl Inner {
             check_same_directory(&known, directory)?;
             return Ok(known);
         }
+        let stored = self.registry().meta(id).map(|meta| meta.directory);
+        let directory = directory.or(stored.as_ref());
         let conversation: Arc<Conversation> = Arc::default();
         let opened =
             self.agent.open(id, directory, self.options.convert, Arc::clone(&conversation) as _).await;
@@ -65,10 +78,24 @@ impl Inner {
         new: &NewSession,
     ) -> Result<Arc<Session>, SessionError> {
         let _reservation = Reservation::new(self, request)?;
+        let mut new = new.clone();
         let conversation: Arc<Conversation> = Arc::default();
-        let opened = self.agent.create(new, Arc::clone(&conversation) as _).await;
-        let attempt = || format!("making a session for task {}", request.task);
-        let opened = opened.map_err(|source| SessionError::Agent { attempt: attempt(), source })?;
+        let made = match self.claim(request, &mut new).await? {
+            // An earlier process got as far as this.
+            Some(session) => {
+                let sink = Arc::clone(&conversation) as _;
+                self.agent.open(&session, Some(&new.directory), self.options.convert, sink).await
+            }
+            None => self.agent.create(&new, Arc::clone(&conversation) as _).await,
+        };
+        let opened = match made {
+            Ok(opened) => opened,
+            Err(source) => {
+                self.release_claim(request).await;
+                let attempt = format!("making a session for task {}", request.task);
+                return Err(SessionError::Agent { attempt, source });
+            }
+        };
         let session = Session::new(opened, conversation);
         session.change_meta(|meta| {
             meta.task_id = Some(request.task.clone());
@@ -76,7 +103,42 @@ impl Inner {
             meta.project_directory = Some(request.project_directory.clone());
             meta.created_at = request.created_at.unwrap_or(meta.created_at);
         });
+        self.store_session(&session.meta()).await?;
         Ok(self.registry().add(session))
+    }
+
+    /// Claims the task in the store, so that no other process makes a session for it. Gives the session that an earlier call made
+    /// without saying so, if there is one.
+    async fn claim(
+        &self,
+        request: &CreateTaskSession,
+        new: &mut NewSession,
+    ) -> Result<Option<SessionId>, SessionError> {
+        let Some(recording) = self.options.recording() else { return Ok(None) };
+        let tag = format!("{:032x}", fastrand::u128(..));
+        let claimed = recording.wait(recording.store.claim_task(&request.task, &tag)).await;
+        new.tag = Some(tag);
+        match claimed {
+            Ok(TaskClaim::Session(session)) if !request.replace => {
+                Err(SessionError::TaskHasSession { task: request.task.clone(), session })
+            }
+            Ok(TaskClaim::Session(_) | TaskClaim::New) => Ok(None),
+            Ok(TaskClaim::Unclear { tag }) => {
+                new.tag = Some(tag.clone());
+                self.find(MadeFor::Call(tag), &new.directory).await
+            }
+            Err(error) if recording.goes_on(&error) => Ok(None),
+            Err(source) => Err(SessionError::Store { source }),
+        }
+    }
+
+    /// Lets other processes try. Whether there is a session is unclear, which the store remembers.
+    async fn release_claim(&self, request: &CreateTaskSession) {
+        if let Some(recording) = self.options.recording()
+            && let Err(error) = recording.wait(recording.store.release_task(&request.task)).await
+        {
+            warn!(task = %request.task, %error, "the task could not be released");
+        }
     }
 }
 

@@ -14,7 +14,9 @@ mod options;
 mod policy;
 mod prompt;
 mod queue;
+mod record;
 mod registry;
+mod restore;
 mod result;
 mod run;
 mod session;
@@ -26,8 +28,9 @@ pub use input::{AttachmentError, CreateTaskSession, PromptInput, WhenBusy};
 pub use options::ManagerBuilder;
 pub use policy::{AskHandler, PermissionPolicy, QuestionPolicy};
 pub use prompt::{Prompt, RunningPrompt};
+pub use record::WhenStoreFails;
+pub use restore::RestoredTurn;
 pub use result::{PromptExecutionResult, PromptSubmission};
-pub use session::ConversationSessionMeta;
 pub use stats::{ManagerStatistics, TurnStatistics};
 pub use updates::{Update, Updates};
 
@@ -38,7 +41,7 @@ use std::{
 
 use tokio::sync::oneshot;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{Instrument, debug_span, info};
+use tracing::{Instrument, debug_span, info, warn};
 
 use self::{
     ended::answer_aborts,
@@ -55,7 +58,7 @@ use crate::{
     directory::Directory,
     error::InvalidInput,
     ids::{SessionId, TaskId},
-    store::TurnRecord,
+    session::ConversationSessionMeta,
 };
 
 /// A handle to an agent's sessions; cheap to clone, and all clones share one state.
@@ -72,6 +75,7 @@ impl ConversationManager {
             agent,
             options,
             registry: Mutex::default(),
+            in_flight: Mutex::default(),
             tasks: TaskTracker::new(),
             shutdown: CancellationToken::new(),
             counters: ManagerCounters::default(),
@@ -172,9 +176,7 @@ impl ConversationManager {
         if let Some(known) = self.task_session_id(&task).filter(|known| known != session) {
             return Err(SessionError::TaskHasSession { task, session: known });
         }
-        let session = self.inner.session(session, None).await?;
-        self.inner.registry().assign(&task, &session)?;
-        Ok(session.meta())
+        self.inner.adopt(&task, session).await.map(|session| session.meta())
     }
 
     /// Sends the first prompt of a session and waits for the answer.
@@ -327,7 +329,7 @@ impl ConversationManager {
     /// # }
     /// ```
     pub fn session_directory(&self, session: &SessionId) -> Option<Directory> {
-        self.inner.registry().session(session).map(|session| session.directory.clone())
+        self.inner.registry().meta(session).map(|meta| meta.directory)
     }
 
     /// What is known of a session.
@@ -341,7 +343,7 @@ impl ConversationManager {
     /// # }
     /// ```
     pub fn session(&self, session: &SessionId) -> Option<ConversationSessionMeta> {
-        self.inner.registry().session(session).map(|session| session.meta())
+        self.inner.registry().meta(session)
     }
 
     /// The conversation of a session as far as this manager has seen it; cheap.
@@ -478,11 +480,14 @@ impl ConversationManager {
     /// # }
     /// ```
     pub fn forget(&self, session: &SessionId) {
-        self.inner.registry().forget(session);
+        self.inner.forget(session);
     }
 
     /// Gives up all waiting, joins all tasks and closes all connections. The agent's runs go on, but for prompts with
     /// [`abort_on_drop`](PromptInput::abort_on_drop).
+    ///
+    /// With a store the turns stay open there, and their prompts end as [`Completion::GivenUp`](crate::Completion::GivenUp) or
+    /// [`PromptError::ShutDown`]: another process goes on with them ([`restore`](Self::restore)) without waiting for this one to end.
     ///
     /// # Cancel safety
     /// Can be called again.
@@ -497,27 +502,12 @@ impl ConversationManager {
         self.inner.shutdown.cancel();
         self.inner.tasks.close();
         self.inner.tasks.wait().await;
+        if let Some(recording) = self.inner.options.recording()
+            && let Err(error) = recording.wait(recording.store.release()).await
+        {
+            warn!(%error, "open turns are free for others only when this process ends");
+        }
         self.inner.agent.shutdown().await;
-    }
-
-    /// Goes on with a turn that was recorded, by this process or an earlier one, from the phase that it had reached.
-    ///
-    /// A prompt that may have been sent is looked for before anything else; it is sent only if it was not, under the ids that it
-    /// has. The result is that of any other prompt.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// use opencode_conductor::TurnRecord;
-    ///
-    /// # async fn example(manager: opencode_conductor::ConversationManager, json: &str) -> Result<(), Box<dyn std::error::Error>> {
-    /// let record: TurnRecord = serde_json::from_str(json)?;
-    /// let result = manager.resume(record).await?;
-    /// println!("{}", result.completion);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn resume(&self, record: TurnRecord) -> RunningPrompt {
-        self.start(Work::Resume(Box::new(record)))
     }
 
     fn start(&self, work: Work) -> RunningPrompt {
@@ -531,9 +521,15 @@ impl ConversationManager {
         let queued = known.map(|session| Queued { ticket: work.queue_up(&session), session });
         let inner = Arc::clone(&self.inner);
         let abandoned = cancel.clone();
+        if let Work::Resume(resume) = &work {
+            inner.in_flight().insert(resume.key());
+        }
         let task = async move {
             let run = Run { inner: &inner, work: &work, abandoned: &abandoned };
             let result = run.run(queued, reader).await;
+            if let Work::Resume(resume) = &work {
+                inner.in_flight().remove(&resume.key());
+            }
             // The caller may have dropped the prompt.
             drop(sender.send(result));
         };

@@ -1,10 +1,11 @@
 //! What a manager can be told.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     ConversationManager,
     policy::{PermissionPolicy, Policies, QuestionPolicy},
+    record::{Recording, WhenStoreFails},
 };
 use crate::{
     agent::{Agent, ModelRef, WaitOptions},
@@ -14,6 +15,9 @@ use crate::{
     store::Store,
 };
 
+/// How long the store may take to answer: longer than a busy disk, and shorter than anybody watches a task that does not begin.
+const STORE_TIMEOUT: Duration = Duration::from_secs(30);
+
 #[derive(Clone, Default)]
 pub(super) struct ManagerOptions {
     pub(super) wait: WaitOptions,
@@ -21,7 +25,17 @@ pub(super) struct ManagerOptions {
     pub(super) convert: ConvertOptions,
     pub(super) model: Option<ModelRef>,
     pub(super) agent: Option<String>,
-    pub(super) store: Option<Arc<dyn Store>>,
+    store: Option<Arc<dyn Store>>,
+    when_store_fails: WhenStoreFails,
+    store_timeout: Option<Duration>,
+}
+
+impl ManagerOptions {
+    /// The store and how to deal with it, if there is one.
+    pub(super) fn recording(&self) -> Option<Recording> {
+        let (when_it_fails, patience) = (self.when_store_fails, self.store_timeout.unwrap_or(STORE_TIMEOUT));
+        self.store.clone().map(|store| Recording { store, when_it_fails, patience })
+    }
 }
 
 /// Settings of a [`ConversationManager`].
@@ -58,10 +72,22 @@ impl ManagerBuilder {
         model(model: ModelRef) { options.model = Some(model) }
         /// Sets the agent of prompts that name none, in sessions that have none; default the agent's own.
         agent(agent: impl Into<String>) { options.agent = Some(agent.into()) }
-        /// Sets where turns are recorded before each of their effects; default nowhere.
+        /// Sets where the sessions of tasks are kept, and turns are recorded before each of their effects; default nowhere.
         ///
-        /// What was recorded can be continued by another process with [`ConversationManager::resume`].
+        /// Another process goes on from there with [`ConversationManager::restore`].
         store(store: Arc<dyn Store>) { options.store = Some(store) }
+        /// Sets what happens to turns while the store fails; default [`WhenStoreFails::FailTurn`].
+        when_store_fails(when: WhenStoreFails) { options.when_store_fails = when }
+    }
+
+    /// Sets how long the store may take to answer before it counts as failed; default 30 s.
+    ///
+    /// # Errors
+    /// If it makes no sense.
+    pub fn store_timeout(mut self, timeout: Duration) -> Result<Self, InvalidInput> {
+        InvalidInput::check_durations(&[("store_timeout", timeout)])?;
+        self.options.store_timeout = Some(timeout);
+        Ok(self)
     }
 
     /// The manager.

@@ -6,13 +6,18 @@ use std::{
 };
 
 use super::{error::SessionError, session::Session};
-use crate::ids::{SessionId, TaskId};
+use crate::{
+    ids::{SessionId, TaskId},
+    session::ConversationSessionMeta,
+};
 
 /// The maps. They change together, under one lock.
 #[derive(Default)]
 pub(super) struct Registry {
     tasks: HashMap<TaskId, SessionId>,
     sessions: HashMap<SessionId, Arc<Session>>,
+    /// What an earlier process knew of sessions that nobody has asked for yet.
+    stored: HashMap<SessionId, ConversationSessionMeta>,
     /// Sessions that were forgotten while prompts were in flight. A call that asks for one again gets the same, with its queue.
     forgotten: HashMap<SessionId, Weak<Session>>,
     in_progress: HashSet<TaskId>,
@@ -21,6 +26,25 @@ pub(super) struct Registry {
 impl Registry {
     pub(super) fn session(&self, session: &SessionId) -> Option<&Arc<Session>> {
         self.sessions.get(session)
+    }
+
+    /// What is known of a session, opened or not.
+    pub(super) fn meta(&self, session: &SessionId) -> Option<ConversationSessionMeta> {
+        let open = self.sessions.get(session).map(|session| session.meta());
+        open.or_else(|| self.stored.get(session).cloned())
+    }
+
+    /// Takes over what an earlier process knew. What is known here already is newer.
+    pub(super) fn restore(&mut self, stored: Vec<ConversationSessionMeta>) {
+        for meta in stored {
+            if self.sessions.contains_key(&meta.session_id) {
+                continue;
+            }
+            if let Some(task) = &meta.task_id {
+                self.tasks.entry(task.clone()).or_insert_with(|| meta.session_id.clone());
+            }
+            self.stored.insert(meta.session_id.clone(), meta);
+        }
     }
 
     pub(super) fn task(&self, task: &TaskId) -> Option<&SessionId> {
@@ -44,6 +68,14 @@ impl Registry {
 
     /// Adds a session, or returns the one that is there already. A session that a task had before is forgotten.
     pub(super) fn add(&mut self, session: Session) -> Arc<Session> {
+        if let Some(stored) = self.stored.remove(&session.id) {
+            session.change_meta(|meta| {
+                meta.task_id = meta.task_id.take().or(stored.task_id);
+                meta.project_id = meta.project_id.take().or(stored.project_id);
+                meta.project_directory = meta.project_directory.take().or(stored.project_directory);
+                meta.created_at = stored.created_at;
+            });
+        }
         let meta = session.meta();
         if let Some(task) = meta.task_id.clone()
             && let Some(replaced) = self.tasks.insert(task, session.id.clone())
@@ -86,6 +118,7 @@ impl Registry {
 
     pub(super) fn forget(&mut self, session: &SessionId) -> Option<Arc<Session>> {
         self.tasks.retain(|_, of_task| of_task != session);
+        self.stored.remove(session);
         self.remove(session)
     }
 

@@ -12,13 +12,17 @@ use super::{
     host::{Host, TurnState},
     inner::{Inner, check_same_directory},
     queue::{Permit, Ticket},
+    restore::{is_gone, turn_key},
     session::Session,
     updates::UpdateSender,
 };
 use crate::{
-    agent::{Delivery, Ended, Execution, Limit, Phase, PreparedPrompt, PromptSpec, Unprepared, WaitOptions},
+    agent::{
+        Completion, Delivery, Ended, Execution, Limit, Phase, PreparedPrompt, PromptSpec, Unprepared,
+        WaitOptions,
+    },
     directory::Directory,
-    ids::SessionId,
+    ids::{MessageId, SessionId},
     store::TurnRecord,
 };
 
@@ -29,8 +33,16 @@ const GIVE_UP_GRACE: Duration = Duration::from_secs(5);
 pub(super) enum Work {
     /// A new prompt.
     Prompt(Box<PromptInput>),
-    /// A recorded turn, from its phase on.
-    Resume(Box<TurnRecord>),
+    /// A turn that was begun before.
+    Resume(Box<Resume>),
+}
+
+/// A turn that was begun before, by this process or an earlier one.
+pub(super) struct Resume {
+    pub(super) session: SessionId,
+    pub(super) message: MessageId,
+    /// What was recorded of it, if that was claimed already.
+    pub(super) record: Option<TurnRecord>,
 }
 
 /// A session that is known already, with a place in its queue.
@@ -53,13 +65,40 @@ struct Admitted {
     _permit: Permit,
     session: Arc<Session>,
     spec: PromptSpec,
+    /// The turn if it was begun before.
+    earlier: Option<Earlier>,
+}
+
+/// A turn that was begun before, as far as is known.
+struct Earlier {
+    prompt: PreparedPrompt,
+    from: Phase,
+    /// The request was recorded, so that it can be sent again.
+    is_recorded: bool,
+}
+
+impl From<TurnRecord> for Earlier {
+    fn from(record: TurnRecord) -> Self {
+        Self { prompt: record.prompt, from: record.phase, is_recorded: true }
+    }
+}
+
+impl Resume {
+    pub(super) fn recorded(record: TurnRecord) -> Self {
+        let (session, message) = turn_key(&record);
+        Self { session, message, record: Some(record) }
+    }
+
+    pub(super) fn key(&self) -> (SessionId, MessageId) {
+        (self.session.clone(), self.message.clone())
+    }
 }
 
 impl Work {
     pub(super) fn session_id(&self) -> &SessionId {
         match self {
             Self::Prompt(input) => &input.session,
-            Self::Resume(record) => &record.prompt.session_id,
+            Self::Resume(resume) => &resume.session,
         }
     }
 
@@ -113,13 +152,13 @@ impl Run<'_> {
                 input.validate()?;
                 input.directory.as_ref().map(Directory::new).transpose()?
             }
-            Work::Resume(record) => Some(record.directory.clone()),
+            Work::Resume(resume) => resume.record.as_ref().map(|record| record.directory.clone()),
         };
         let Queued { session, ticket } = if let Some(queued) = queued {
             check_same_directory(&queued.session, directory.as_ref())?;
             queued
         } else {
-            let session = self.inner.session(self.work.session_id(), directory.as_ref()).await?;
+            let session = self.open(directory.as_ref()).await?;
             Queued { ticket: self.work.queue_up(&session), session }
         };
         let Some(ticket) = ticket else {
@@ -131,7 +170,81 @@ impl Run<'_> {
         };
         spec.default_model.clone_from(&self.inner.options.model);
         spec.default_agent.clone_from(&self.inner.options.agent);
-        Ok(Admitted { _permit: ticket.wait().await, session, spec })
+        let permit = ticket.wait().await;
+        let earlier = self.earlier(&session).await?;
+        Ok(Admitted { _permit: permit, session, spec, earlier })
+    }
+
+    /// Takes over a session that is not known here. For a turn that was begun before it may be gone meanwhile, and the turn with it.
+    async fn open(&self, directory: Option<&Directory>) -> Result<Arc<Session>, PromptError> {
+        let opened = self.inner.session(self.work.session_id(), directory).await;
+        let Work::Resume(resume) = self.work else { return Ok(opened?) };
+        match opened {
+            Ok(session) => {
+                let task = resume.record.as_ref().and_then(|record| record.task_id.as_ref());
+                if let Some(task) = task
+                    && let Err(error) = self.inner.registry().assign(task, &session)
+                {
+                    warn!(%task, session = %session.id, %error, "the turn is not that of its task any more");
+                }
+                Ok(session)
+            }
+            Err(error) if is_gone(&error) => {
+                let mut record = self.claimed(&resume.session, &resume.message).await?;
+                let delivery = record.as_ref().map_or(Delivery::Unknown, |record| record.phase.delivery());
+                if let Some(record) = &mut record {
+                    record.phase = Phase::Finished;
+                    self.close(record).await;
+                }
+                self.inner.forget(&resume.session);
+                Err(PromptError::SessionGone { session: resume.session.clone(), delivery })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What is known of a turn that was begun before, or may have been; nothing if it is new.
+    async fn earlier(&self, session: &Session) -> Result<Option<Earlier>, PromptError> {
+        let message = match self.work {
+            Work::Prompt(input) => match &input.message_id {
+                Some(message) => message,
+                None => return Ok(None),
+            },
+            Work::Resume(resume) => match &resume.record {
+                Some(record) => return Ok(Some(record.clone().into())),
+                None => &resume.message,
+            },
+        };
+        let recorded = self.claimed(&session.id, message).await?.map(Earlier::from);
+        Ok(match self.work {
+            Work::Prompt(_) => recorded,
+            // It can be waited for. What its request was is not known.
+            Work::Resume(_) => Some(recorded.unwrap_or_else(|| {
+                let meta = session.meta();
+                let prompt =
+                    PreparedPrompt::new(session.id.clone(), message.clone(), "", meta.created_at, "");
+                Earlier { prompt, from: Phase::Accepted, is_recorded: false }
+            })),
+        })
+    }
+
+    async fn claimed(
+        &self,
+        session: &SessionId,
+        message: &MessageId,
+    ) -> Result<Option<TurnRecord>, PromptError> {
+        let Some(recording) = self.inner.options.recording() else { return Ok(None) };
+        let claimed = recording.wait(recording.store.claim_turn(session, message)).await;
+        claimed.map_err(|source| PromptError::NotClaimed { session: session.clone(), source })
+    }
+
+    /// Writes that a turn is over which does not run here.
+    async fn close(&self, record: &TurnRecord) {
+        if let Some(recording) = self.inner.options.recording()
+            && let Err(error) = recording.wait(recording.store.put_turn(record)).await
+        {
+            warn!(session = %record.prompt.session_id, %error, "the end of a turn could not be recorded");
+        }
     }
 
     /// A prompt's turn. Calls that want it aborted are answered before the next turn begins, which they do not mean.
@@ -146,6 +259,9 @@ impl Run<'_> {
             Work::Prompt(input) => (input.limits(&options.wait), input.on_message.clone()),
             Work::Resume(_) => (options.wait.clone(), None),
         };
+        // What is not recorded cannot be sent again.
+        let is_recorded = admitted.earlier.as_ref().is_none_or(|earlier| earlier.is_recorded);
+        let limits = if is_recorded { limits } else { limits.max_kicks(0_u32) };
         let turn = TurnState::begin(self.inner, session, options.policies.clone(), on_message);
         let out_of_patience = async {
             self.abandoned.cancelled().await;
@@ -163,14 +279,35 @@ impl Run<'_> {
         if !aborts.is_empty() || self.wants_abort(&turn) {
             answer_aborts(session, aborts, abort).await;
         }
-        let (prompt, execution) = outcome?;
-        let result = self.inner.result_of(session, &prompt, execution);
-        // A turn that was given up goes on without this process, and can be resumed.
-        if !self.abandoned.is_cancelled() {
-            // What ended is known to the caller; that the record still says otherwise costs one read after a restart.
+        let result =
+            outcome.and_then(|(prompt, execution)| self.inner.result_of(session, &prompt, execution));
+        let result = result.map_err(|error| match error {
+            PromptError::NotRecorded { session, source: None } => match turn.take_failure() {
+                Some(failure) => PromptError::not_recorded(session, failure),
+                None => PromptError::NotRecorded { session, source: None },
+            },
+            other => other,
+        });
+        if self.stays_open(&turn, &result) {
+            session.leave_open(turn.turn());
+        } else {
+            // What ended is known to the caller; that the record may still say otherwise costs one read after a restart.
             drop(turn.record(Phase::Finished).await);
         }
         result
+    }
+
+    /// Whether a turn that is not waited for any longer can be resumed: the agent may go on with it, or a shutdown came first. One
+    /// that was dropped before it was sent is not sent later.
+    fn stays_open(&self, turn: &TurnState<'_>, result: &Result<PromptExecutionResult, PromptError>) -> bool {
+        let was_sent = turn.phase() > Some(Phase::Prepared);
+        match result {
+            _ if self.wants_abort(turn) => false,
+            Ok(result) => matches!(result.completion, Completion::GivenUp | Completion::Unauthorized),
+            Err(PromptError::Unauthorized { .. } | PromptError::ShutDown { .. }) => true,
+            Err(PromptError::GivenUp { .. }) => was_sent,
+            Err(_) => false,
+        }
     }
 
     async fn prepare_and_execute(
@@ -183,29 +320,51 @@ impl Run<'_> {
         let session = &*admitted.session;
         let deadline = limits.deadline.map(|limit| began + limit);
         let mut host = Host { turn, limits };
-        let (prompt, from) = match self.work {
-            Work::Resume(record) => {
-                turn.set_prompt(&record.prompt, Some(record.phase));
-                (record.prompt.clone(), record.phase)
+        let (prompt, from) = match &admitted.earlier {
+            Some(earlier) => {
+                session.not_left_open(&earlier.prompt.message_id);
+                if earlier.is_recorded {
+                    turn.set_prompt(&earlier.prompt, Some(earlier.from));
+                }
+                (earlier.prompt.clone(), earlier.from)
             }
-            Work::Prompt(_) => {
-                let prepared = tokio::select! {
-                    prepared = session.agent.prepare(&admitted.spec, &host) => prepared,
-                    () = reached(deadline) => Err(Unprepared::new(Ended::Limit(Limit::Deadline), None)),
-                };
-                let prompt = prepared.map_err(|unprepared| self.inner.unprepared(session, unprepared))?;
-                turn.set_prompt(&prompt, None);
-                turn.record(Phase::Prepared).await.map_err(|error| PromptError::NotRecorded {
-                    session: session.id.clone(),
-                    source: Some(error),
-                })?;
-                (prompt, Phase::Prepared)
-            }
+            None => self.prepare(admitted, turn, &host, deadline).await?,
         };
         // The time that the preparation took is gone from the deadline.
         host.limits.deadline = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let execution = session.agent.execute(&prompt, from, &host).await;
         Ok((prompt, execution))
+    }
+
+    /// Prepares a new prompt and records it. Gives the phase that it is in then.
+    async fn prepare(
+        &self,
+        admitted: &Admitted,
+        turn: &TurnState<'_>,
+        host: &Host<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<(PreparedPrompt, Phase), PromptError> {
+        let session = &*admitted.session;
+        let prepared = tokio::select! {
+            prepared = session.agent.prepare(&admitted.spec, host) => prepared,
+            () = reached(deadline) => Err(Unprepared::new(Ended::Limit(Limit::Deadline), None)),
+        };
+        let prompt = prepared.map_err(|unprepared| self.inner.unprepared(session, unprepared))?;
+        // The session is at rest, so that a turn that was given up is over.
+        if let Some(mut left_open) = session.take_left_open() {
+            left_open.phase = Phase::Finished;
+            self.close(&left_open).await;
+        }
+        turn.set_prompt(&prompt, None);
+        let mut from = Phase::Prepared;
+        let mut recorded = turn.record(from).await;
+        // An id that the caller chose may have been sent by somebody who kept no record: look first.
+        if recorded.is_ok() && admitted.spec.message_id.is_some() {
+            from = Phase::Submitted;
+            recorded = turn.record(from).await;
+        }
+        recorded.map_err(|error| PromptError::not_recorded(session.id.clone(), error))?;
+        Ok((prompt, from))
     }
 
     fn wants_abort(&self, turn: &TurnState<'_>) -> bool {

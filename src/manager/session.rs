@@ -1,11 +1,7 @@
 //! One session of the manager: its conversation, its readers, its queue of prompts, and the turn that runs in it.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
 use super::{
@@ -13,53 +9,14 @@ use super::{
     updates::{Update, UpdateSender},
 };
 use crate::{
-    agent::{AbortReport, ConversationSink, OpenSession, Opened, SessionDescription, StopRequest},
+    agent::{AbortReport, ConversationSink, OpenSession, Opened, StopRequest},
     conversation::{ConversationEvent, SessionConversationState},
     directory::Directory,
-    ids::{ProjectId, SessionId, TaskId},
+    ids::{MessageId, SessionId},
+    session::ConversationSessionMeta,
+    store::TurnRecord,
     time::Timestamp,
 };
-
-/// What is known of a session.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[non_exhaustive]
-pub struct ConversationSessionMeta {
-    /// The agent's name for the session.
-    pub session_id: SessionId,
-    /// The task it was made for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub task_id: Option<TaskId>,
-    /// The project of the task.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub project_id: Option<ProjectId>,
-    /// The project's own directory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub project_directory: Option<PathBuf>,
-    /// The directory it works in.
-    pub directory: Directory,
-    /// Its title, as the agent last said.
-    pub title: String,
-    /// When it was created.
-    pub created_at: Timestamp,
-    /// When it last changed, as the agent last said.
-    pub updated_at: Timestamp,
-}
-
-impl From<SessionDescription> for ConversationSessionMeta {
-    fn from(described: SessionDescription) -> Self {
-        Self {
-            session_id: described.id,
-            task_id: None,
-            project_id: None,
-            project_directory: None,
-            directory: described.directory,
-            title: described.title,
-            created_at: described.created_at,
-            updated_at: described.updated_at,
-        }
-    }
-}
 
 /// A session that the manager looks after.
 pub(super) struct Session {
@@ -70,6 +27,8 @@ pub(super) struct Session {
     pub(super) conversation: Arc<Conversation>,
     meta: Mutex<ConversationSessionMeta>,
     turn: Mutex<Option<RunningTurn>>,
+    /// A turn that was given up after it was sent. It is over when the next prompt may be sent.
+    left_open: Mutex<Option<TurnRecord>>,
 }
 
 /// The turn that runs in a session now.
@@ -105,6 +64,7 @@ impl Session {
             conversation,
             meta: Mutex::new(meta),
             turn: Mutex::default(),
+            left_open: Mutex::default(),
         }
     }
 
@@ -122,6 +82,21 @@ impl Session {
     /// Changes what is known of it besides what the agent says.
     pub(super) fn change_meta<T>(&self, change: impl FnOnce(&mut ConversationSessionMeta) -> T) -> T {
         change(&mut lock(&self.meta))
+    }
+
+    /// Remembers a turn that is given up while the agent goes on with it.
+    pub(super) fn leave_open(&self, record: Option<TurnRecord>) {
+        *lock(&self.left_open) = record;
+    }
+
+    /// The turn that was given up, if there is one; it is not remembered any longer.
+    pub(super) fn take_left_open(&self) -> Option<TurnRecord> {
+        lock(&self.left_open).take()
+    }
+
+    /// Forgets that a turn was given up: it goes on.
+    pub(super) fn not_left_open(&self, message: &MessageId) {
+        lock(&self.left_open).take_if(|turn| turn.prompt.message_id == *message);
     }
 
     /// Marks the beginning of a turn; returns how it is told to stop.

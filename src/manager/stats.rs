@@ -121,6 +121,8 @@ impl ManagerCounters {
                 | PromptError::Busy { .. }
                 | PromptError::NotAtRest { .. }
                 | PromptError::NotRecorded { .. }
+                | PromptError::TurnOpen { .. }
+                | PromptError::NotClaimed { .. }
                 | PromptError::SessionGone { .. }
                 | PromptError::Unauthorized { .. },
             ) => &turns.error,

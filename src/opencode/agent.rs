@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     agent::{
-        Agent, AgentError, AgentErrorKind, BoxFuture, Capabilities, ConversationSink, Delivery, NewSession,
-        Opened, SessionDescription,
+        Agent, AgentError, AgentErrorKind, BoxFuture, Capabilities, ConversationSink, Delivery, MadeFor,
+        NewSession, Opened, SessionDescription,
     },
     backoff::Backoff,
     conversation::ConvertOptions,
@@ -64,7 +64,7 @@ impl OpenCode {
 
     async fn create_session(&self, request: &NewSession) -> Result<SessionInfo, ApiError> {
         let api = self.shared.client.directory(&request.directory);
-        let nonce = self.shared.mint.part().to_string();
+        let nonce = request.tag.clone().unwrap_or_else(|| self.shared.mint.part().to_string());
         let tag = json!({ "task": request.task, "project": request.project, "nonce": nonce });
         let rules = request.settings.get(PERMISSION_RULES).cloned();
         let create = CreateSession {
@@ -79,7 +79,7 @@ impl OpenCode {
         let mut is_unclear = false;
         loop {
             attempt += 1;
-            let found = if is_unclear { find_tagged(&api, &nonce).await } else { Ok(None) };
+            let found = if is_unclear { find_tagged(&api, "nonce", &nonce).await } else { Ok(None) };
             let made = match found {
                 Ok(Some(info)) => Ok(info),
                 Ok(None) => api.create_session(&create).await,
@@ -154,6 +154,21 @@ impl Agent for OpenCode {
         })
     }
 
+    fn find<'a>(
+        &'a self,
+        wanted: &'a MadeFor,
+        directory: &'a Directory,
+    ) -> BoxFuture<'a, Result<Option<SessionId>, AgentError>> {
+        Box::pin(async move {
+            let (field, value) = match wanted {
+                MadeFor::Task(task) => ("task", task.as_str()),
+                MadeFor::Call(tag) => ("nonce", tag.as_str()),
+            };
+            let found = find_tagged(&self.shared.client.directory(directory), field, value).await?;
+            Ok(found.map(|info| info.id))
+        })
+    }
+
     fn delete<'a>(
         &'a self,
         session: &'a SessionId,
@@ -196,7 +211,12 @@ fn describe(info: &SessionInfo, directory: Directory) -> SessionDescription {
     description
 }
 
-async fn find_tagged(api: &DirectoryClient, nonce: &str) -> Result<Option<SessionInfo>, ApiError> {
+/// The newest session whose tag says this.
+async fn find_tagged(
+    api: &DirectoryClient,
+    field: &str,
+    value: &str,
+) -> Result<Option<SessionInfo>, ApiError> {
     // The newest come first.
     let filter =
         SessionFilter { limit: NonZeroU32::new(MAX_CREATED), roots: true, ..SessionFilter::default() };
@@ -205,8 +225,8 @@ async fn find_tagged(api: &DirectoryClient, nonce: &str) -> Result<Option<Sessio
         session
             .metadata
             .as_ref()
-            .and_then(|metadata| metadata.get(TAG)?.get("nonce"))
-            .is_some_and(|tag| tag == nonce)
+            .and_then(|metadata| metadata.get(TAG)?.get(field))
+            .is_some_and(|tag| tag == value)
     };
     Ok(sessions.into_iter().find(is_tagged))
 }

@@ -53,6 +53,12 @@ impl Mint {
     }
 }
 
+/// The id of the n-th part of a message whose id somebody else chose.
+pub(super) fn part_of(message: &MessageId, n: usize) -> PartId {
+    let name = message.as_str();
+    PartId::from(format!("prt_{}{n:03}", name.strip_prefix("msg_").unwrap_or(name)))
+}
+
 /// The wall clock: for ids and for the moment of submission, never for waiting.
 #[expect(clippy::disallowed_methods, reason = "the one place where the wall clock is read")]
 pub(super) fn now() -> Millis {

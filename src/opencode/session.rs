@@ -156,7 +156,12 @@ impl OpenCodeSession {
 
     fn request(&self, spec: &PromptSpec, model: Option<ModelRef>) -> PromptRequest {
         let mint = &self.shared.mint;
-        let parts = spec.parts.iter().map(|part| wire_part(mint.part(), part)).collect();
+        let part_id = |n: usize| match &spec.message_id {
+            // The same message is to be the same request, whoever sends it.
+            Some(message) => mint::part_of(message, n),
+            None => mint.part(),
+        };
+        let parts = spec.parts.iter().enumerate().map(|(n, part)| wire_part(part_id(n), part)).collect();
         let mut live = self.live();
         live.learn();
         let newest = live.tree.messages(&self.id).next_back().map(|message| message.info.time().created);

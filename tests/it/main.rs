@@ -56,9 +56,11 @@ mod manager_sessions;
 #[cfg(feature = "test-util")]
 mod manager_stats;
 #[cfg(feature = "test-util")]
+mod manager_store;
+#[cfg(feature = "test-util")]
 #[path = "../support/model.rs"]
 mod model;
-#[cfg(feature = "client")]
+#[cfg(feature = "test-util")]
 mod neutral;
 mod plain_client;
 #[cfg(feature = "test-util")]

@@ -3,7 +3,6 @@
 //! A [`World`] is an agent whose model does what a prompt says ([`Play`]), and which outlives the managers that use it.
 
 pub(crate) mod memory;
-#[cfg(feature = "test-util")]
 mod opencode;
 mod suite;
 

@@ -1,7 +1,6 @@
 //! The suite.
 
 use std::{
-    error::Error,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -11,9 +10,11 @@ use std::{
 
 use futures_util::StreamExt;
 use opencode_conductor::{
-    BoxFuture, Completion, ConversationManager, CreateTaskSession, Decision, Delivery, Limit, MemoryStore,
-    PermissionPolicy, Phase, PromptError, PromptInput, QuestionPolicy, SessionConversationState, SessionId,
-    Store, TurnRecord, Update, WaitOptions, WhenBusy,
+    Completion, ConversationManager, CreateTaskSession, Decision, Delivery, Limit, MemoryStore,
+    PermissionPolicy, Phase, PromptError, PromptExecutionResult, PromptInput, QuestionPolicy,
+    SessionConversationState, SessionId, Store, StoreError, StoreErrorKind, TurnRecord, Update, WaitOptions,
+    WhenBusy,
+    test_util::{Effect, StoreCall, TappedStore},
 };
 use serde_json::json;
 use tokio::sync::watch;
@@ -27,7 +28,6 @@ macro_rules! on_every_agent {
         mod on_memory {
             $(#[tokio::test] async fn $name() { super::$name(super::Memory::default()).await; })*
         }
-        #[cfg(feature = "test-util")]
         mod on_opencode {
             use crate::neutral::opencode::OpenCodeWorld;
             $(#[tokio::test] async fn $name() { super::$name(OpenCodeWorld::new().await).await; })*
@@ -284,40 +284,31 @@ async fn a_shutdown_leaves_the_turn_resumable(world: impl World) {
     assert_eq!(soon(running).await.unwrap().completion, Completion::GivenUp);
     let late = soon(manager.prompt(input(&world, &session, &say("late"))).into_future()).await.unwrap_err();
     assert!(matches!(late, PromptError::ShutDown { .. }), "{late:?}");
-    let open = store.open_turns();
-    let [record] = open.as_slice() else { panic!("one turn is open: {open:?}") };
+    assert_eq!(store.open_turns().len(), 1);
     world.open_gate();
-    let fresh = world.builder().wait(limits()).unwrap().build();
-    let result = soon(fresh.resume(record.clone())).await.unwrap();
+    // The first process need not end before another takes over.
+    let other = Arc::new(store.another_handle());
+    let fresh = world.builder().store(other).wait(limits()).unwrap().build();
+    let mut restored = soon(fresh.restore()).await.unwrap();
+    let result = soon(restored.remove(0).running).await.unwrap();
+    assert!(store.open_turns().is_empty());
     assert_eq!((&result.completion, result.answer().as_deref()), (&Completion::Settled, Some("one")));
     assert_eq!(world.runs(&session, &result.submission.message_id), 1);
 }
 
 /// A store that stops the process at a phase: before it is written, or after.
-struct Stopping {
-    inner: MemoryStore,
-    at: Phase,
-    is_written: bool,
-    reached: watch::Sender<bool>,
-}
-
-impl Store for Stopping {
-    fn put_turn<'a>(
-        &'a self,
-        record: &'a TurnRecord,
-    ) -> BoxFuture<'a, Result<(), Box<dyn Error + Send + Sync>>> {
+fn stopping(memory: &MemoryStore, at: Phase, effect: Effect, reached: watch::Sender<bool>) -> TappedStore {
+    TappedStore::new(Arc::new(memory.another_handle()), move |call, now| {
+        let stops = call == StoreCall::PutTurn(at) && now == effect;
+        let reached = reached.clone();
         Box::pin(async move {
-            let stops = record.phase == self.at;
-            if !stops || self.is_written {
-                self.inner.put_turn(record).await?;
-            }
             if stops {
-                self.reached.send_replace(true);
+                reached.send_replace(true);
                 std::future::pending::<()>().await;
             }
             Ok(())
         })
-    }
+    })
 }
 
 async fn a_turn_goes_on_from_every_recorded_phase(world: impl World) {
@@ -326,67 +317,74 @@ async fn a_turn_goes_on_from_every_recorded_phase(world: impl World) {
     let session = create(&manager).await;
     let mut n_recorded = 0;
     for at in [Phase::Prepared, Phase::Submitted, Phase::Started, Phase::Finished] {
-        for is_written in [false, true] {
-            let case = format!("{at:?}, written: {is_written}");
-            let store = Stopping {
-                inner: MemoryStore::default(),
-                at,
-                is_written,
-                reached: watch::Sender::new(false),
-            };
-            let store = Arc::new(store);
+        for effect in [Effect::Before, Effect::After] {
+            let case = format!("{at:?}, {effect:?}");
+            let memory = MemoryStore::default();
+            let reached = watch::Sender::new(false);
+            let mut is_reached = reached.subscribe();
+            let store = Arc::new(stopping(&memory, at, effect, reached));
             // A process of its own, of which nothing is left but the store.
             let process =
                 tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-            let (in_process, recorded, id) = (Arc::clone(&world), Arc::clone(&store), session.clone());
+            let (in_process, id) = (Arc::clone(&world), session.clone());
             process.spawn(async move {
-                let manager = in_process.builder().store(recorded as _).wait(limits()).unwrap().build();
+                let manager = in_process.builder().store(store).wait(limits()).unwrap().build();
                 manager.adopt_session("task", &id).await.unwrap();
                 let prompt = input(&*in_process, &id, &say("the answer"));
                 drop(manager.prompt(prompt).await);
             });
-            soon(store.reached.subscribe().wait_for(|reached| *reached)).await.unwrap();
-            process.shutdown_background();
-            let open = store.inner.open_turns();
-            let fresh = world.builder().wait(limits()).unwrap().build();
-            let Some(record) = open.first() else {
+            soon(is_reached.wait_for(|reached| *reached)).await.unwrap();
+            // Its handle to the store must be gone.
+            let stopped = tokio::task::spawn_blocking(|| process.shutdown_timeout(Duration::from_secs(60)));
+            soon(stopped).await.unwrap();
+            let open = memory.open_turns();
+            let fresh = world.builder().store(Arc::new(memory)).wait(limits()).unwrap().build();
+            let mut restored = soon(fresh.restore()).await.unwrap();
+            assert_eq!(
+                fresh.task_session_id(&"task".into()),
+                Some(session.clone()),
+                "{case}: the maps are back"
+            );
+            let records: Vec<&TurnRecord> = restored.iter().map(|turn| &turn.record).collect();
+            assert_eq!(records, open.iter().collect::<Vec<_>>(), "{case}");
+            let Some(turn) = restored.pop() else {
                 assert!(
-                    at == Phase::Prepared && !is_written || at == Phase::Finished && is_written,
+                    at == Phase::Prepared && effect == Effect::Before
+                        || at == Phase::Finished && effect == Effect::After,
                     "{case}"
                 );
                 continue;
             };
             n_recorded += 1;
-            let json = serde_json::to_string(record).unwrap();
-            let record: TurnRecord = serde_json::from_str(&json).unwrap();
-            let message = record.prompt.message_id.clone();
-            let result = soon(fresh.resume(record)).await.unwrap_or_else(|error| panic!("{case}: {error:?}"));
+            let message = turn.record.prompt.message_id.clone();
+            let result = soon(turn.running).await.unwrap_or_else(|error| panic!("{case}: {error:?}"));
             assert_eq!(result.completion, Completion::Settled, "{case}");
             assert_eq!(result.answer().as_deref(), Some("the answer"), "{case}");
             assert_eq!(result.submission.message_id, message, "{case}");
+            assert_eq!(world.runs(&session, &message), 1, "{case}");
+            assert!(soon(fresh.restore()).await.unwrap().is_empty(), "{case}: nothing is open any more");
+            let again = soon(fresh.resume(session.clone(), message.clone())).await.unwrap();
+            assert_eq!(again.answer(), result.answer(), "{case}: what is over can be asked for");
             assert_eq!(world.runs(&session, &message), 1, "{case}");
         }
     }
     assert_eq!(n_recorded, 6);
 }
 
-/// A store that fails when it is written to for the n-th time.
-struct Failing {
-    at: usize,
-    n_writes: AtomicUsize,
-}
-
-impl Store for Failing {
-    fn put_turn<'a>(&'a self, _: &'a TurnRecord) -> BoxFuture<'a, Result<(), Box<dyn Error + Send + Sync>>> {
-        let fails = self.n_writes.fetch_add(1, SeqCst) == self.at;
-        Box::pin(std::future::ready(if fails { Err("the disk is full".into()) } else { Ok(()) }))
-    }
+/// A store that fails when a turn is written for the n-th time.
+fn failing(at: usize) -> TappedStore {
+    let n_writes = AtomicUsize::new(0);
+    TappedStore::new(Arc::new(MemoryStore::default()), move |call, effect| {
+        let is_write = matches!(call, StoreCall::PutTurn(_)) && effect == Effect::Before;
+        let fails = is_write && n_writes.fetch_add(1, SeqCst) == at;
+        let full = StoreError::new("writing a turn", StoreErrorKind::Full);
+        Box::pin(std::future::ready(if fails { Err(full) } else { Ok(()) }))
+    })
 }
 
 async fn what_cannot_be_recorded_is_not_sent(world: impl World) {
     for at in [0, 1] {
-        let store = Arc::new(Failing { at, n_writes: AtomicUsize::new(0) });
-        let manager = world.builder().store(store).wait(limits()).unwrap().build();
+        let manager = world.builder().store(Arc::new(failing(at))).wait(limits()).unwrap().build();
         let session = create(&manager).await;
         let input = input(&world, &session, &say("never")).message_id(format!("msg_unsent{at}"));
         let error = soon(manager.prompt(input).into_future()).await.unwrap_err();
@@ -410,7 +408,8 @@ async fn a_record_that_the_agent_knows_nothing_of_runs_nothing(world: impl World
         let mut lie = record.clone();
         lie.prompt.message_id = format!("msg_lie{phase:?}").into();
         lie.phase = phase;
-        match soon(manager.resume(lie.clone())).await {
+        let error = soon(resume_with(&world, &lie)).await;
+        match error {
             Ok(result) => assert_eq!(result.completion, Completion::Interrupted, "{phase:?}"),
             Err(error) => assert!(matches!(error, PromptError::Interrupted { .. }), "{phase:?}: {error:?}"),
         }
@@ -418,6 +417,17 @@ async fn a_record_that_the_agent_knows_nothing_of_runs_nothing(world: impl World
     }
     let mut lost = record;
     lost.prompt.session_id = "ses_lost".into();
-    let error = soon(manager.resume(lost)).await.unwrap_err();
-    assert!(matches!(error, PromptError::Session(_)), "{error:?}");
+    let error = soon(resume_with(&world, &lost)).await.unwrap_err();
+    assert!(matches!(error, PromptError::SessionGone { .. }), "{error:?}");
+}
+
+/// Restores from a store that holds nothing but this record, and checks that it is closed by that.
+async fn resume_with(world: &impl World, record: &TurnRecord) -> Result<PromptExecutionResult, PromptError> {
+    let store = Arc::new(MemoryStore::default());
+    store.put_turn(record).await.unwrap();
+    let manager = world.builder().store(Arc::clone(&store) as _).wait(limits()).unwrap().build();
+    let turn = manager.restore().await.unwrap().remove(0);
+    let result = turn.running.await;
+    assert!(store.open_turns().is_empty(), "{record:?}");
+    result
 }

@@ -1,0 +1,332 @@
+//! A manager and its store: what is written, what is restored, and what happens when the store fails.
+
+use std::{
+    future::pending,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+};
+
+use opencode_conductor::{
+    Completion, ConversationManager, CreateTaskSession, Decision, Directory, ManagerBuilder, MemoryStore,
+    PermissionPolicy, Phase, PromptError, PromptInput, SessionError, Store, StoreError, StoreErrorKind,
+    WhenStoreFails,
+    test_util::{
+        Effect, FakeOpenCode, Fault, Route, Script, Step, StoreCall, TappedStore,
+        store_suite::{self, StoreUnderTest},
+    },
+};
+
+use crate::support::{
+    soon,
+    stage::{WORKTREE, asking_tool, client, create, gated_text, ms, quick, texts, waits},
+};
+
+struct Shared(MemoryStore);
+
+impl StoreUnderTest for Shared {
+    fn open(&self) -> opencode_conductor::BoxFuture<'_, Box<dyn Store>> {
+        let handle: Box<dyn Store> = Box::new(self.0.another_handle());
+        Box::pin(std::future::ready(handle))
+    }
+}
+
+#[tokio::test]
+async fn memory_does_what_every_store_does() {
+    store_suite::run(|| Shared(MemoryStore::default())).await;
+}
+
+/// A store that is away while a flag says so.
+fn away(memory: &MemoryStore, is_away: &Arc<AtomicBool>) -> Arc<TappedStore> {
+    let is_away = Arc::clone(is_away);
+    Arc::new(TappedStore::new(Arc::new(memory.another_handle()), move |_, _| {
+        let error = StoreError::new("writing", StoreErrorKind::Unavailable);
+        Box::pin(std::future::ready(if is_away.load(SeqCst) { Err(error) } else { Ok(()) }))
+    }))
+}
+
+fn builder(fake: &FakeOpenCode, store: Arc<dyn Store>) -> ManagerBuilder {
+    ConversationManager::builder(client(fake)).store(store).wait(waits()).unwrap()
+}
+
+fn input(session: &opencode_conductor::SessionId, script: &Script) -> PromptInput {
+    PromptInput::new(session.clone(), script.prompt("do it"))
+}
+
+#[tokio::test]
+async fn a_turn_costs_four_writes() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    let written = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&written);
+    let store = TappedStore::new(Arc::new(MemoryStore::default()), move |call, effect| {
+        if effect == Effect::After {
+            log.lock().unwrap().push(call);
+        }
+        Box::pin(std::future::ready(Ok(())))
+    });
+    let manager = builder(&fake, Arc::new(store)).build();
+    let session = create(&manager, "task").await;
+    soon(manager.prompt(input(&session, &texts("an answer"))).into_future()).await.unwrap();
+    let turn = [Phase::Prepared, Phase::Submitted, Phase::Started, Phase::Finished].map(StoreCall::PutTurn);
+    let mut expected = vec![StoreCall::ClaimTask, StoreCall::PutSession];
+    expected.extend(turn);
+    assert_eq!(*written.lock().unwrap(), expected);
+}
+
+#[tokio::test]
+async fn a_turn_goes_on_without_its_store_and_is_recorded_later() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    let (memory, is_away) = (MemoryStore::default(), Arc::new(AtomicBool::new(false)));
+    let store = away(&memory, &is_away);
+    let manager = builder(&fake, store).when_store_fails(WhenStoreFails::GoOn).build();
+    let session = create(&manager, "task").await;
+    is_away.store(true, SeqCst);
+    let running = manager.prompt(input(&session, &gated_text("gate", "an answer"))).start();
+    soon(fake.wait_at("gate")).await;
+    assert!(memory.open_turns().is_empty());
+    is_away.store(false, SeqCst);
+    soon(async {
+        while memory.open_turns().is_empty() {
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await;
+    assert_ne!(memory.open_turns()[0].phase, Phase::Prepared, "it catches up with what has happened");
+    is_away.store(true, SeqCst);
+    fake.open_gate("gate");
+    let result = soon(running).await.unwrap();
+    assert_eq!(result.completion, Completion::Settled);
+    is_away.store(false, SeqCst);
+    soon(async {
+        while !memory.open_turns().is_empty() {
+            tokio::time::sleep(ms(20)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_answer_fails_the_turn_which_is_never_sent() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    for phase in [Phase::Prepared, Phase::Submitted] {
+        let memory = MemoryStore::default();
+        let hangs = Arc::new(AtomicBool::new(true));
+        let still = Arc::clone(&hangs);
+        // It writes, and does not say so.
+        let store = TappedStore::new(Arc::new(memory.another_handle()), move |call, effect| {
+            let is_it = call == StoreCall::PutTurn(phase) && effect == Effect::After;
+            let hangs = is_it && still.swap(false, SeqCst);
+            Box::pin(async move { if hangs { pending().await } else { Ok(()) } })
+        });
+        let manager = builder(&fake, Arc::new(store)).store_timeout(ms(100)).unwrap().build();
+        let session = create(&manager, "task").await;
+        let error = soon(manager.prompt(input(&session, &texts("never"))).into_future()).await.unwrap_err();
+        let PromptError::NotRecorded { source: Some(source), .. } = &error else { panic!("{error:?}") };
+        let source: &StoreError = source.downcast_ref().unwrap();
+        assert_eq!(*source.kind(), StoreErrorKind::Unavailable);
+        assert!(!hangs.load(SeqCst));
+        assert!(
+            memory.open_turns().is_empty(),
+            "{phase:?}: what the caller was told has failed is not sent later"
+        );
+        assert_eq!(fake.prompts_run(session.as_str()).len(), 0, "{phase:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_open_turn_is_resumed_before_the_next_prompt() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    let memory = MemoryStore::default();
+    let first = builder(&fake, Arc::new(memory.another_handle())).build();
+    let session = create(&first, "task").await;
+    soon(first.prompt(input(&session, &texts("the old answer"))).into_future()).await.unwrap();
+    let running = first.prompt(input(&session, &gated_text("gate", "the new answer"))).start();
+    soon(fake.wait_at("gate")).await;
+    let open = memory.open_turns().remove(0);
+    soon(first.shutdown()).await;
+    assert_eq!(soon(running).await.unwrap().completion, Completion::GivenUp);
+    fake.open_gate("gate");
+
+    let second = builder(&fake, Arc::new(memory.another_handle())).build();
+    let error = soon(second.prompt(input(&session, &texts("next"))).into_future()).await.unwrap_err();
+    let PromptError::TurnOpen { message_id, .. } = error else { panic!("{error:?}") };
+    assert_eq!(message_id, open.prompt.message_id);
+    let resumed = soon(second.resume(session.clone(), message_id)).await.unwrap();
+    assert_eq!(resumed.answer().as_deref(), Some("the new answer"));
+    assert_eq!(resumed.submission.prompt, open.prompt.text);
+    let next = soon(second.prompt(input(&session, &texts("next"))).into_future()).await.unwrap();
+    assert_eq!(next.answer().as_deref(), Some("next"));
+    assert_eq!(fake.prompts_run(session.as_str()).len(), 3);
+}
+
+#[tokio::test]
+async fn a_prompt_under_an_id_of_ones_own_runs_once() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    let first = ConversationManager::builder(client(&fake)).wait(waits()).unwrap().build();
+    let session = create(&first, "task").await;
+    let prompt = || input(&session, &gated_text("gate", "an answer")).message_id("msg_own1");
+    let running = first.prompt(prompt()).start();
+    soon(fake.wait_at("gate")).await;
+    drop(running);
+    soon(first.shutdown()).await;
+    fake.open_gate("gate");
+    // Another process, without a store: it attaches, by either call.
+    let second = ConversationManager::builder(client(&fake)).wait(waits()).unwrap().build();
+    let resumed = soon(second.resume(session.clone(), "msg_own1")).await.unwrap();
+    let again = soon(second.prompt(prompt()).into_future()).await.unwrap();
+    for result in [resumed, again] {
+        assert_eq!(
+            (&result.completion, result.answer().as_deref()),
+            (&Completion::Settled, Some("an answer"))
+        );
+    }
+    let unknown = soon(second.resume(session.clone(), "msg_unknown")).await.unwrap_err();
+    assert!(matches!(unknown, PromptError::Interrupted { .. }), "{unknown:?}");
+    assert_eq!(fake.prompts_run(session.as_str()), ["msg_own1"]);
+}
+
+#[tokio::test]
+async fn a_dropped_prompt_is_sent_never_or_once() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    let memory = MemoryStore::default();
+    let at_prepared = Arc::new(tokio::sync::Notify::new());
+    let told = Arc::clone(&at_prepared);
+    let holds = AtomicUsize::new(0);
+    let store = TappedStore::new(Arc::new(memory.another_handle()), move |call, effect| {
+        let is_first = call == StoreCall::PutTurn(Phase::Prepared)
+            && effect == Effect::After
+            && holds.fetch_add(1, SeqCst) == 0;
+        let told = Arc::clone(&told);
+        Box::pin(async move {
+            if is_first {
+                told.notify_one();
+                tokio::time::sleep(ms(300)).await;
+            }
+            Ok(())
+        })
+    });
+    let manager = builder(&fake, Arc::new(store)).build();
+    let session = create(&manager, "task").await;
+    let unsent = manager.prompt(input(&session, &texts("never"))).start();
+    soon(at_prepared.notified()).await;
+    drop(unsent);
+    let running = manager.prompt(input(&session, &gated_text("gate", "one"))).start();
+    soon(fake.wait_at("gate")).await;
+    let open = memory.open_turns();
+    assert_eq!(open.len(), 1, "what was dropped before it was sent is over");
+    drop(running);
+    soon(async {
+        while manager.stats().turns.given_up < 2 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(memory.open_turns(), open, "what was sent can be resumed");
+    fake.open_gate("gate");
+    let next = soon(manager.prompt(input(&session, &texts("two"))).into_future()).await.unwrap();
+    assert_eq!(next.answer().as_deref(), Some("two"));
+    assert!(memory.open_turns().is_empty());
+    assert_eq!(fake.prompts_run(session.as_str()).len(), 2);
+}
+
+#[tokio::test]
+async fn one_process_makes_the_session_of_a_task() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    let memory = MemoryStore::default();
+    let first = builder(&fake, Arc::new(memory.another_handle())).build();
+    let second = builder(&fake, Arc::new(memory.another_handle())).build();
+    let request = || CreateTaskSession::new("project", "task", "/project", WORKTREE);
+    fake.inject(Route::CreateSession, Fault::HoldAnswerUntil("gate".to_owned()));
+    let making = first.create_task_session(request());
+    let meanwhile = async {
+        fake.wait_at("gate").await;
+        let error = second.create_task_session(request()).await.unwrap_err();
+        let SessionError::Store { source, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(*source.kind(), StoreErrorKind::Taken);
+        assert!(error.is_retryable());
+    };
+    // The first dies before it has an answer.
+    soon(async {
+        tokio::select! {
+            made = making => panic!("{made:?}"),
+            () = meanwhile => {}
+        }
+    })
+    .await;
+    drop(first);
+    fake.open_gate("gate");
+    let made = soon(second.create_task_session(request())).await.unwrap();
+    assert_eq!(fake.sessions().len(), 1, "what the first made is found by its tag");
+    let third = builder(&fake, Arc::new(memory.another_handle())).build();
+    let error = soon(third.create_task_session(request())).await.unwrap_err();
+    assert!(matches!(error, SessionError::TaskHasSession { session, .. } if session == made.session_id));
+    assert!(soon(third.restore()).await.unwrap().is_empty());
+    assert_eq!(third.session(&made.session_id), Some(made.clone()), "without asking the server");
+    soon(third.delete(&made.session_id)).await.unwrap();
+    third.shutdown().await;
+    assert_eq!(memory.sessions().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_task_finds_its_session_without_a_store() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    let first = ConversationManager::builder(client(&fake)).build();
+    let session = create(&first, "task").await;
+    create(&first, "other").await;
+    let second = ConversationManager::builder(client(&fake)).build();
+    let directory = Directory::new(WORKTREE).unwrap();
+    let found = soon(second.find_task_session("task", &directory)).await.unwrap().unwrap();
+    assert_eq!((&found.session_id, found.task_id), (&session, Some("task".into())));
+    assert_eq!(second.task_session_id(&"task".into()), Some(session));
+    assert_eq!(soon(second.find_task_session("none", &directory)).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn an_open_permission_is_asked_again_with_its_task() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    let memory = MemoryStore::default();
+    let asked = Arc::new(tokio::sync::Notify::new());
+    let told = Arc::clone(&asked);
+    let waits_for_ever = PermissionPolicy::ask(move |_| {
+        told.notify_one();
+        pending::<Decision>()
+    });
+    let first = builder(&fake, Arc::new(memory.another_handle())).permissions(waits_for_ever).build();
+    let session = create(&first, "task").await;
+    let script = Script::new([Step::tool(asking_tool("touch x")), Step::text("allowed")]);
+    let running = first.prompt(input(&session, &script)).start();
+    soon(asked.notified()).await;
+    soon(first.shutdown()).await;
+    drop(running);
+    let tasks = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&tasks);
+    let allows = PermissionPolicy::ask(move |ask| {
+        log.lock().unwrap().push(ask.task);
+        std::future::ready(Decision::AllowOnce)
+    });
+    let second = builder(&fake, Arc::new(memory.another_handle())).permissions(allows).build();
+    let turn = soon(second.restore()).await.unwrap().remove(0);
+    assert_eq!(soon(turn.running).await.unwrap().answer().as_deref(), Some("allowed"));
+    assert_eq!(*tasks.lock().unwrap(), [Some("task".into())]);
+    assert_eq!(fake.prompts_run(session.as_str()).len(), 1);
+}
+
+#[tokio::test]
+async fn a_restore_leaves_alone_what_runs_here_or_elsewhere() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    let memory = MemoryStore::default();
+    let manager = builder(&fake, Arc::new(memory.another_handle())).build();
+    let session = create(&manager, "task").await;
+    let running = manager.prompt(input(&session, &gated_text("gate", "one"))).start();
+    soon(fake.wait_at("gate")).await;
+    let elsewhere = builder(&fake, Arc::new(memory.another_handle())).build();
+    for manager in [&manager, &elsewhere] {
+        assert!(soon(manager.restore()).await.unwrap().is_empty());
+    }
+    let message = memory.open_turns()[0].prompt.message_id.clone();
+    let error = soon(elsewhere.resume(session.clone(), message)).await.unwrap_err();
+    assert!(matches!(error, PromptError::NotClaimed { .. }), "{error:?}");
+    fake.open_gate("gate");
+    assert_eq!(soon(running).await.unwrap().answer().as_deref(), Some("one"));
+}
