@@ -139,6 +139,7 @@ impl<'a> Driver<'a> {
             Stream::Open => self.take(Input::StreamOpened),
             Stream::Lost => self.take(Input::StreamLost),
         }
+        let dropped_before = self.session.live().tree.n_dropped();
         let mut stop = Some(self.host.stop_requested());
         let mut ended = self.advance();
         let ended = loop {
@@ -168,6 +169,11 @@ impl<'a> Driver<'a> {
         };
         if let Ok(ended) = &ended {
             debug!(session = %self.session.id, ended = ended.name(), kicks = self.turn.kicks(), "turn over");
+        }
+        let dropped = self.session.live().tree.n_dropped() - dropped_before + self.turn.n_dropped();
+        if dropped > 0 {
+            warn!(session = %self.session.id, dropped, "too many sessions, messages or requests");
+            self.api.count_dropped(dropped);
         }
         Driven {
             ended,
@@ -227,7 +233,7 @@ impl<'a> Driver<'a> {
             Action::Ask(request) => self.ask(request),
             Action::Closed(request) => self.host.notice(Notice::RequestClosed(request)),
             Action::Abort => {
-                let sessions = self.session.live().tree.sessions().cloned().collect();
+                let sessions = self.session.live().tree.confirmed().cloned().collect();
                 let (api, root) = (self.api.clone(), self.session.id.clone());
                 self.work.push(async move { Done::Aborted(abort_tree(&api, root, sessions).await) }.boxed());
             }

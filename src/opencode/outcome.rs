@@ -131,7 +131,8 @@ fn text_of(step: &AssistantMessage, parts: &[Part]) -> String {
     texts.filter(|text| !text.trim().is_empty()).collect::<Vec<_>>().join("\n\n")
 }
 
-/// What a turn used: everything after the prompt, and what its descendants did since.
+/// What a turn used: everything after the prompt, and what its descendants did since. Sessions that a task call merely names count
+/// elsewhere.
 pub(super) fn usage_of(tree: &SessionTree, prompt: &MessageId) -> BTreeMap<SessionId, Usage> {
     let root = tree.root();
     let since = tree.message(root, prompt).map(|message| message.info.time().created);
@@ -145,7 +146,7 @@ pub(super) fn usage_of(tree: &SessionTree, prompt: &MessageId) -> BTreeMap<Sessi
     for message in tree.turn(root, prompt) {
         add(root, message);
     }
-    for child in tree.children() {
+    for child in tree.confirmed().filter(|session| *session != root) {
         for message in tree.messages(child).filter(|message| Some(message.info.time().created) >= since) {
             add(child, message);
         }

@@ -99,6 +99,7 @@ impl SessionReader {
         let mut seen = BTreeSet::from([self.root.clone()]);
         while let Some(parent) = open.pop() {
             let children = unless_unknown(self.api.children(&parent).await)?;
+            reading.lacks_children |= children.is_none();
             for child in children.into_iter().flat_map(|children| children.items) {
                 if seen.insert(child.id.clone()) {
                     open.push(child.id.clone());

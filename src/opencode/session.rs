@@ -1,6 +1,9 @@
 //! A session on an `OpenCode` server.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
@@ -271,6 +274,7 @@ impl OpenCodeSession {
         let n_turns = self.live().n_turns;
         let status = api.session_status().await?;
         let mut open = vec![self.id.clone()];
+        let mut seen = HashSet::new();
         while let Some(id) = open.pop() {
             let list = api.messages(&id, &MessagePage::all()).await?;
             let children = api.children(&id).await?.items;
@@ -293,7 +297,12 @@ impl OpenCodeSession {
                 }
                 observed
             });
-            open.extend(children.into_iter().map(|child| child.id));
+            // Not what is named twice, or belongs elsewhere: the server's list need not be a tree.
+            let live = self.live();
+            let own = children.into_iter().map(|child| child.id);
+            open.extend(
+                own.filter(|child| live.tree.parent(child) == Some(&id) && seen.insert(child.clone())),
+            );
         }
         Ok(())
     }
@@ -325,7 +334,7 @@ impl OpenSession for OpenCodeSession {
         let sessions = {
             let mut live = self.live();
             live.is_at_rest = false;
-            live.tree.sessions().cloned().collect()
+            live.tree.confirmed().cloned().collect()
         };
         Box::pin(async move { abort_tree(&self.api(), self.id.clone(), sessions).await })
     }

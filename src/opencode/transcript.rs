@@ -255,6 +255,10 @@ impl Loaded {
             lists.retain(|(session, messages)| {
                 let is_waiting = !tree.contains(session);
                 if !is_waiting {
+                    // Whoever gives a session's messages along with the root's says that it belongs to it.
+                    if let Some(parent) = tree.parent(session).cloned() {
+                        fold(tree.apply_session(&child_of(session, &parent)));
+                    }
                     fold(tree.apply_messages(session, messages, Snapshot::Complete));
                     fold(tree.settle(session));
                 }
@@ -267,8 +271,7 @@ impl Loaded {
             let stranger =
                 lists.iter().map(|(session, _)| session).find(|session| !self.parents.contains_key(*session));
             let Some(stranger) = stranger else { break };
-            let info =
-                SessionInfo { id: stranger.clone(), parent_id: Some(root.clone()), ..SessionInfo::default() };
+            let info = child_of(stranger, root);
             fold(tree.apply_session(&info));
             if !tree.contains(&info.id) {
                 break;
@@ -276,6 +279,10 @@ impl Loaded {
         }
         state
     }
+}
+
+fn child_of(session: &SessionId, parent: &SessionId) -> SessionInfo {
+    SessionInfo { id: session.clone(), parent_id: Some(parent.clone()), ..SessionInfo::default() }
 }
 
 /// Looks at how a document begins.

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::support::{
     soon,
-    stage::{Stage, WORKTREE, asking_tool, gated_tool, ms, quick, task, texts, waits, with},
+    stage::{Stage, WORKTREE, asking_tool, create, gated_tool, ms, quick, task, texts, waits, with},
 };
 
 type Settings = fn(ManagerBuilder) -> ManagerBuilder;
@@ -288,6 +288,31 @@ async fn a_child_of_an_earlier_turn_is_listened_to_again() {
     assert_eq!(tools(&stage)[0]["state"]["status"], "completed");
     stage.check("resumed", &result);
     stage.check_conversation("resumed", &result.conversation);
+}
+
+/// A model can name any session in a call. Here it resumes one that belongs to another task: what that session asks is for its owner
+/// to answer, its usage is not this turn's, and an abort leaves it out.
+#[tokio::test]
+async fn a_session_that_the_model_merely_names_is_not_answered_counted_or_aborted() {
+    let allow: Settings = |manager| manager.permissions(PermissionPolicy::AllowOnce);
+    let stage = Stage::with(quick(), allow).await;
+    let stranger = create(&stage.manager, "of another").await;
+    let mut resumed = task(&Script::new([Step::tool(asking_tool("touch theirs")), Step::text("theirs")]));
+    resumed.args["task_id"] = stranger.as_str().into();
+    let running = stage.start(&Script::new([Step::tool(resumed), Step::text("done")]));
+    soon(stage.fake.wait_for(|log| log.events_of(stranger.as_str(), "permission.asked") == 1)).await;
+    // After a gap everything that is pending is listed: still none of our business.
+    let before = stage.requests(Route::ListPermissions);
+    stage.fake.cut_streams();
+    soon(stage.fake.wait_for(|log| log.count(Route::ListPermissions) > before)).await;
+    let report = soon(stage.manager.abort(&stage.session)).await.unwrap();
+    assert_eq!(report.sessions, std::slice::from_ref(&stage.session));
+    let result = soon(running).await.unwrap();
+    assert_eq!(result.completion, Completion::Aborted);
+    assert_eq!(stage.requests(Route::ReplyPermission), 0, "nobody answered");
+    assert_eq!(result.usage_by_session.keys().collect::<Vec<_>>(), [&stage.session]);
+    let thread = result.conversation.subagents().next().expect("it shows where the call stands");
+    assert_eq!(thread.metadata.messages().count(), 0, "what it used is not counted");
 }
 
 #[tokio::test]

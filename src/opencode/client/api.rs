@@ -143,6 +143,11 @@ impl MessagePage {
 }
 
 impl DirectoryClient {
+    /// Counts what a turn left out because there was too much of it.
+    pub(crate) fn count_dropped(&self, n_dropped: u64) {
+        self.client.http().counters.dropped.add(usize::try_from(n_dropped).unwrap_or(usize::MAX));
+    }
+
     /// The server that the directory is on.
     pub fn client(&self) -> &OpenCodeClient {
         &self.client

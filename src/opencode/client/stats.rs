@@ -23,6 +23,8 @@ counters! {
         events_unknown: "opencode_events_unknown_total",
         /// Events that could not be decoded or were too large.
         events_malformed: "opencode_events_malformed_total",
+        /// Sessions, messages and requests of turns that were left out because there were too many of them.
+        dropped: "opencode_dropped_total",
         /// Event streams opened again after a loss.
         reconnects: "opencode_reconnects_total",
         /// Resync signals given to subscribers.

@@ -273,6 +273,13 @@ impl MessageLog {
         }
     }
 
+    /// Emits what the message used.
+    pub(super) fn show_usage(&self, converter: Converter<'_>, effects: &mut Effects) {
+        let events = self.info.iter().flat_map(|info| converter.whole(info, self.parts()));
+        let usage = events.filter(|event| matches!(event, ConversationEvent::MetadataUpdate { .. }));
+        effects.out.events.extend(usage);
+    }
+
     /// What was last shown of a part.
     pub(super) fn shown(&self, part: &PartId) -> &[ConversationEvent] {
         self.parts.get(part).map_or(&[], |log| &log.shown)

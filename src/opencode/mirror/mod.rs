@@ -35,7 +35,7 @@ pub struct Observed {
     /// Whether the tree really got further: a new or grown part, a new or completed step, a tool that moved on. Repetitions,
     /// stale lists, prompts and what the server tidies up after a turn are no progress.
     pub progress: bool,
-    /// Sessions that are now known to belong to the tree; their messages may not all have been seen.
+    /// Sessions that show in the tree from now on; their messages may not all have been seen.
     pub new_sessions: Vec<SessionId>,
 }
 
@@ -90,6 +90,15 @@ struct Effects {
     out: Observed,
     /// Task parts that named a child session, or no longer do.
     claims: Vec<Claim>,
+    /// Messages for which there was no room.
+    n_dropped: u64,
+}
+
+impl Effects {
+    /// Takes out what messages used.
+    fn withhold_usage(&mut self) {
+        self.out.events.retain(|event| !matches!(event, ConversationEvent::MetadataUpdate { .. }));
+    }
 }
 
 #[derive(Debug)]

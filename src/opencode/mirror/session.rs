@@ -30,6 +30,12 @@ pub(super) struct SessionLog {
     id: SessionId,
     /// The session whose subagent this one is; nothing for the root.
     pub(super) parent: Option<SessionId>,
+    /// The sessions whose parent this one is.
+    pub(super) children: BTreeSet<SessionId>,
+    /// The server said who its parent is; else only a task call of the parent names it.
+    pub(super) is_told: bool,
+    /// The server said so of all its ancestors, too.
+    pub(super) is_confirmed: bool,
     /// The thread that this session shows in.
     pub(super) conversation: ConversationId,
     /// The task parts of the parent that named this session.
@@ -48,6 +54,8 @@ pub(super) struct SessionLog {
     /// The server said that nothing runs, and nothing new was seen to run since.
     idle: bool,
     removed: VecDeque<Removed>,
+    /// How many more messages the tree has room for.
+    pub(super) room: usize,
     /// What was last emitted about this session as a subagent that no task part says.
     announced: Vec<ConversationEvent>,
 }
@@ -71,6 +79,9 @@ impl SessionLog {
     pub(super) fn new(id: SessionId, parent: Option<SessionId>, conversation: ConversationId) -> Self {
         Self {
             id,
+            children: BTreeSet::new(),
+            is_told: parent.is_none(),
+            is_confirmed: parent.is_none(),
             parent,
             conversation,
             owners: BTreeMap::new(),
@@ -83,6 +94,7 @@ impl SessionLog {
             active: BTreeSet::new(),
             idle: false,
             removed: VecDeque::new(),
+            room: 0,
             announced: Vec::new(),
         }
     }
@@ -101,6 +113,16 @@ impl SessionLog {
 
     pub(super) fn message(&self, id: &MessageId) -> Option<&MessageLog> {
         self.messages.get(id).filter(|log| log.info.is_some())
+    }
+
+    /// How many messages are kept, with those of which only parts were seen.
+    pub(super) fn n_messages(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Whether it has calls that run, or may have.
+    pub(super) fn has_open_steps(&self) -> bool {
+        !self.incomplete.is_empty() && !self.active.is_empty()
     }
 
     pub(super) fn has_messages(&self) -> bool {
@@ -156,7 +178,7 @@ impl SessionLog {
         effects: &mut Effects,
     ) {
         let id = info.id();
-        if !self.admits(&Removed::Message(id.clone()), source) {
+        if !self.admits(&Removed::Message(id.clone()), source) || !self.has_room(id, effects) {
             return;
         }
         let old_place = self.place(id);
@@ -205,6 +227,7 @@ impl SessionLog {
         let id = &part.message_id;
         if !self.admits(&Removed::Message(id.clone()), source)
             || !self.admits(&Removed::Part(part.id.clone()), source)
+            || !self.has_room(id, effects)
         {
             return;
         }
@@ -223,6 +246,9 @@ impl SessionLog {
         options: ConvertOptions,
         effects: &mut Effects,
     ) {
+        if !self.has_room(id, effects) {
+            return;
+        }
         let (conversation, log) = self.log(id);
         if log.merge_delta(part, delta, converter(conversation, options, log), effects) && log.info.is_some()
         {
@@ -349,6 +375,15 @@ impl SessionLog {
         }
     }
 
+    /// Emits what the messages used, which is not told of a session that is not confirmed.
+    pub(super) fn show_usage(&self, options: ConvertOptions, effects: &mut Effects) {
+        for (_, id) in &self.order {
+            if let Some(log) = self.messages.get(id) {
+                log.show_usage(converter(&self.conversation, options, log), effects);
+            }
+        }
+    }
+
     /// Emits what no task part says: that this session is a subagent, if none names it, and the end of one whose call did
     /// not wait for it.
     pub(super) fn announce(&mut self, parent: &ConversationId, effects: &mut Effects) {
@@ -430,6 +465,17 @@ impl SessionLog {
     fn place(&self, id: &MessageId) -> Option<(Millis, MessageId)> {
         let info = self.messages.get(id)?.info.as_ref()?;
         Some((info.time().created, id.clone()))
+    }
+
+    /// Whether a message is known, or there is room for one more, which is then taken.
+    fn has_room(&mut self, id: &MessageId, effects: &mut Effects) -> bool {
+        if self.messages.contains_key(id) {
+            return true;
+        }
+        let has_room = self.room > 0;
+        self.room = self.room.saturating_sub(1);
+        effects.n_dropped += u64::from(!has_room);
+        has_room
     }
 
     /// The log of a message, made if only now something of it is seen; with the thread, to convert it for.

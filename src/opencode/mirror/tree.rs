@@ -1,7 +1,7 @@
 //! The mirror of one session and its descendants.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -14,6 +14,12 @@ use crate::{
 
 /// Deleted sessions whose late events must not bring them back.
 const MAX_DELETED: usize = 256;
+/// Sessions of one tree. A task that runs for weeks starts some thousands of subagents.
+const MAX_SESSIONS: usize = 32_768;
+/// Messages of one tree, which a turn's limit of steps keeps far away.
+const MAX_MESSAGES: usize = 1 << 20;
+/// How deep sessions may be nested. Servers allow one level unless they are configured otherwise.
+const MAX_DEPTH: usize = 64;
 
 /// A mirror of the messages of one session and all sessions below it, which only moves forward.
 ///
@@ -22,6 +28,13 @@ const MAX_DELETED: usize = 256;
 ///
 /// A child session shows in the thread of the task call that names it; of several such calls (a task that was resumed) the
 /// first. Until one is known the child shows under its own id, and moves when its owner becomes known.
+///
+/// Which session a task call names is the model's word, and it may name a session of somebody else. So a session that is only
+/// named shows in the tree, and no more: what it does is no progress of the tree, and what it used is not counted. Only a session that
+/// the server itself calls the child of one of the tree is [confirmed](Self::is_confirmed), and only for those may anything be
+/// answered or aborted.
+///
+/// Sessions beyond 32,768, levels beyond 64 and messages beyond 1,048,576 are not let in, and counted as [dropped](Self::n_dropped).
 ///
 /// # Examples
 /// ```
@@ -47,13 +60,30 @@ pub struct SessionTree {
     options: ConvertOptions,
     sessions: BTreeMap<SessionId, SessionLog>,
     deleted: VecDeque<SessionId>,
+    /// The sessions of which more is to be seen, and those with calls that may run: few of many.
+    restless: BTreeSet<SessionId>,
+    working: BTreeSet<SessionId>,
+    n_confirmed: usize,
+    n_messages: usize,
+    n_dropped: u64,
 }
 
 impl SessionTree {
     /// The tree below `root`, of which nothing is known yet.
     pub fn new(root: SessionId, options: ConvertOptions) -> Self {
         let log = SessionLog::new(root.clone(), None, ConversationId::main());
-        Self { sessions: BTreeMap::from([(root.clone(), log)]), root, options, deleted: VecDeque::new() }
+        let sessions = BTreeMap::from([(root.clone(), log)]);
+        Self {
+            root,
+            options,
+            sessions,
+            deleted: VecDeque::new(),
+            restless: BTreeSet::new(),
+            working: BTreeSet::new(),
+            n_confirmed: 1,
+            n_messages: 0,
+            n_dropped: 0,
+        }
     }
 
     /// The session at the top.
@@ -119,22 +149,56 @@ impl SessionTree {
         self.step(session, |session, effects| session.see_list(messages, snapshot, options, effects))
     }
 
-    /// Takes in what is known about a session; if its parent belongs to the tree, so does it.
+    /// Takes in what the server says about a session; if its parent belongs to the tree, so does it.
     pub fn apply_session(&mut self, info: &SessionInfo) -> Observed {
-        let mut observed = Observed::default();
+        let mut effects = Effects::default();
         if info.id == self.root {
-            return observed;
+            return effects.out;
         }
-        if !self.sessions.contains_key(&info.id) {
-            match &info.parent_id {
-                Some(parent) if self.sessions.contains_key(parent) && !self.deleted.contains(&info.id) => {
-                    self.adopt(&info.id, parent, &mut observed);
-                }
-                Some(_) | None => return observed,
-            }
+        let parent = info.parent_id.as_ref().filter(|parent| self.sessions.contains_key(*parent));
+        if let Some(parent) = parent {
+            self.told_parent(&info.id, parent, &mut effects);
         }
+        let mut observed = effects.out;
         observed.append(self.step(&info.id, |session, _| session.see_info(info)));
         observed
+    }
+
+    /// The server says whose child a session is. Its first word counts: parents do not change.
+    fn told_parent(&mut self, id: &SessionId, parent: &SessionId, effects: &mut Effects) {
+        match self.sessions.get(id) {
+            Some(log) if log.is_told => return,
+            Some(log) if log.parent.as_ref() == Some(parent) => {}
+            // A task call of another session has named it, which does not make it that session's child.
+            Some(_) if self.is_confirmed(parent) => {
+                self.clear_thread(id, effects);
+                self.forget(id);
+                self.adopt(id, parent, effects);
+            }
+            Some(_) => return,
+            None if self.deleted.contains(id) => return,
+            None => self.adopt(id, parent, effects),
+        }
+        if let Some(log) = self.sessions.get_mut(id) {
+            log.is_told = true;
+        }
+        if self.is_confirmed(parent) {
+            self.confirm(id, effects);
+        }
+    }
+
+    /// Counts a session, and those below it of which the server says so, as the root's own.
+    fn confirm(&mut self, id: &SessionId, effects: &mut Effects) {
+        let mut open = vec![id.clone()];
+        while let Some(id) = open.pop() {
+            let Some(log) = self.sessions.get_mut(&id) else { continue };
+            if log.is_told && !log.is_confirmed {
+                log.is_confirmed = true;
+                self.n_confirmed += 1;
+                log.show_usage(self.options, effects);
+                open.extend(log.children.iter().cloned());
+            }
+        }
     }
 
     /// Takes in that a session is at rest, although the server left something unfinished, as after a crash or an abort.
@@ -142,17 +206,33 @@ impl SessionTree {
         self.step(session, SessionLog::rest)
     }
 
-    /// Whether a session belongs to the tree.
+    /// Whether a session shows in the tree.
     pub fn contains(&self, session: &SessionId) -> bool {
         self.sessions.contains_key(session)
     }
 
-    /// The sessions of the tree, the root among them.
+    /// Whether the server itself says that a session descends from the root, or is it. Of one that a task call merely names, or whose
+    /// parent is such a one, it does not.
+    pub fn is_confirmed(&self, session: &SessionId) -> bool {
+        self.sessions.get(session).is_some_and(|log| log.is_confirmed)
+    }
+
+    /// The sessions that are confirmed, the root among them: those that may be answered for, aborted and counted.
+    pub fn confirmed(&self) -> impl Iterator<Item = &SessionId> {
+        self.sessions.iter().filter(|(_, log)| log.is_confirmed).map(|(session, _)| session)
+    }
+
+    /// How many times a session or a message was not let in, because there were too many or it was nested too deeply.
+    pub fn n_dropped(&self) -> u64 {
+        self.n_dropped
+    }
+
+    /// The sessions that show in the tree, the root among them.
     pub fn sessions(&self) -> impl Iterator<Item = &SessionId> {
         self.sessions.keys()
     }
 
-    /// The sessions below the root, of all depths.
+    /// The sessions that show below the root, of all depths.
     pub fn children(&self) -> impl Iterator<Item = &SessionId> {
         self.sessions.keys().filter(|session| **session != self.root)
     }
@@ -229,14 +309,39 @@ impl SessionTree {
 
     /// The tool calls of the whole tree that have not come to an end, in steps that have not either.
     pub fn running_tools(&self) -> impl Iterator<Item = &Part> {
-        self.sessions.values().flat_map(SessionLog::running_tools)
+        self.working
+            .iter()
+            .filter_map(|session| self.sessions.get(session))
+            .flat_map(SessionLog::running_tools)
+    }
+
+    /// Whether a session shows that is not confirmed.
+    #[cfg(any(test, feature = "client"))]
+    pub(crate) fn has_unconfirmed(&self) -> bool {
+        self.n_confirmed < self.sessions.len()
+    }
+
+    /// Whether more is to be seen of what a confirmed session below the root did.
+    #[cfg(any(test, feature = "client"))]
+    pub(crate) fn has_restless_descendant(&self) -> bool {
+        self.restless.iter().any(|session| *session != self.root && self.is_confirmed(session))
     }
 
     /// Lets something happen in a session, and sees to what that means for the others.
     fn step(&mut self, id: &SessionId, happen: impl FnOnce(&mut SessionLog, &mut Effects)) -> Observed {
         let mut effects = Effects::default();
         let Some(session) = self.sessions.get_mut(id) else { return effects.out };
+        let n_before = session.n_messages();
+        session.room = MAX_MESSAGES.saturating_sub(self.n_messages);
         happen(session, &mut effects);
+        self.n_messages = self.n_messages + session.n_messages() - n_before;
+        self.n_dropped += effects.n_dropped;
+        mark(&mut self.restless, id, !session.is_at_rest());
+        mark(&mut self.working, id, session.has_open_steps());
+        if !session.is_confirmed {
+            effects.out.progress = false;
+            effects.withhold_usage();
+        }
         if session.speaks_for_itself() {
             self.announce(id, &mut effects);
         }
@@ -253,11 +358,21 @@ impl SessionTree {
         }
     }
 
-    fn adopt(&mut self, child: &SessionId, parent: &SessionId, observed: &mut Observed) {
+    /// Lets a session show below another, if there is room.
+    fn adopt(&mut self, child: &SessionId, parent: &SessionId, effects: &mut Effects) {
+        let depth = std::iter::successors(Some(parent), |session| self.parent(session)).count();
+        if depth > MAX_DEPTH || self.sessions.len() >= MAX_SESSIONS {
+            self.n_dropped += 1;
+            return;
+        }
         let conversation = ConversationId::new(child.as_str());
         let log = SessionLog::new(child.clone(), Some(parent.clone()), conversation);
         self.sessions.insert(child.clone(), log);
-        observed.new_sessions.push(child.clone());
+        self.restless.insert(child.clone());
+        if let Some(parent) = self.sessions.get_mut(parent) {
+            parent.children.insert(child.clone());
+        }
+        effects.out.new_sessions.push(child.clone());
     }
 
     /// A task part of `session` names a child, or no longer does.
@@ -267,7 +382,7 @@ impl SessionTree {
             if owner.is_none() || self.deleted.contains(&child) {
                 return;
             }
-            self.adopt(&child, session, &mut effects.out);
+            self.adopt(&child, session, effects);
         }
         let Some(log) = self.sessions.get_mut(&child) else { return };
         if log.parent.as_ref() != Some(session) {
@@ -306,6 +421,9 @@ impl SessionTree {
                 // The parts claim the same children as before, so only the events count.
                 let mut shown = Effects::default();
                 log.show_again(self.options, &parent, &mut shown);
+                if !log.is_confirmed {
+                    shown.withhold_usage();
+                }
                 effects.out.events.append(&mut shown.out.events);
             }
         }
@@ -319,6 +437,10 @@ impl SessionTree {
             conversation_id: parent.conversation.clone(),
             block_id: BlockId::new(log.conversation.as_str()),
         });
+        // No call shows under the child's own id, and to look for one takes a look at every message.
+        if log.conversation.as_str() == child.as_str() {
+            return;
+        }
         effects.out.events.extend(parent.shown(&PartId::new(log.conversation.as_str())));
     }
 
@@ -328,8 +450,7 @@ impl SessionTree {
             return effects.out;
         }
         self.clear_thread(id, &mut effects);
-        for id in self.subtree(id) {
-            self.sessions.remove(&id);
+        for id in self.forget(id) {
             self.deleted.push_back(id);
             if self.deleted.len() > MAX_DELETED {
                 self.deleted.pop_front();
@@ -338,14 +459,31 @@ impl SessionTree {
         effects.out
     }
 
+    /// Takes a session and all below it out of the tree.
+    fn forget(&mut self, id: &SessionId) -> Vec<SessionId> {
+        let parent = self.parent(id).cloned();
+        if let Some(parent) = parent.and_then(|parent| self.sessions.get_mut(&parent)) {
+            parent.children.remove(id);
+        }
+        let gone = self.subtree(id);
+        for id in &gone {
+            if let Some(log) = self.sessions.remove(id) {
+                self.n_messages -= log.n_messages();
+                self.n_confirmed -= usize::from(log.is_confirmed);
+            }
+            self.restless.remove(id);
+            self.working.remove(id);
+        }
+        gone
+    }
+
     /// A session and all below it, parents before children.
     fn subtree(&self, id: &SessionId) -> Vec<SessionId> {
         let mut found = vec![id.clone()];
         let mut at = 0;
         while at < found.len() {
-            let parent = found[at].clone();
-            let children = self.sessions.iter().filter(|(_, log)| log.parent.as_ref() == Some(&parent));
-            found.extend(children.map(|(id, _)| id.clone()));
+            let children = self.sessions.get(&found[at]).into_iter().flat_map(|log| &log.children);
+            found.extend(children.cloned());
             at += 1;
         }
         found
@@ -354,5 +492,14 @@ impl SessionTree {
     fn parent_conversation(&self, id: &SessionId) -> Option<ConversationId> {
         let parent = self.sessions.get(id)?.parent.as_ref()?;
         Some(self.sessions.get(parent)?.conversation.clone())
+    }
+}
+
+/// Puts an id into a set, or takes it out.
+fn mark(set: &mut BTreeSet<SessionId>, id: &SessionId, is_in: bool) {
+    if !is_in {
+        set.remove(id);
+    } else if !set.contains(id) {
+        set.insert(id.clone());
     }
 }

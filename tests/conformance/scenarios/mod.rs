@@ -46,7 +46,8 @@ pub(crate) fn all() -> Vec<(Setup, Vec<Scenario>)> {
         compactions: compaction_by_usage compaction_after_tools compaction_by_overflow
             compaction_by_overflow_replays compaction_fails summarize_route;
         subagents: subagent parallel_subagents failing_subagent unknown_subagent background_without_flag
-            nested_subagents too_deep abort_parent abort_child subagent_asks resumed_subagent subagent_inherits_rules;
+            nested_subagents too_deep abort_parent abort_child subagent_asks resumed_subagent
+            task_in_a_strangers_session subagent_inherits_rules;
         humans: permission_once permission_always permission_reject permission_reject_with_message
             one_reject_settles_all old_reply_route denied_by_rule session_allows session_denies
             question_answered question_dismissed question_denied;

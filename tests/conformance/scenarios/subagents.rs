@@ -109,6 +109,24 @@ pub(crate) async fn resumed_subagent(stage: &mut Stage<'_>) {
     stage.turn(&session, [Step::tool(again), Step::text("done")]).await;
 }
 
+/// A task call may name any session: it runs there, asks there, and the server calls it nobody's child.
+pub(crate) async fn task_in_a_strangers_session(stage: &mut Stage<'_>) {
+    let session = stage.session().await;
+    let stranger = stage.session().await;
+    let mut named = task("theirs", "general", [calls([bash("touch x", "")]), Step::text("never said")]);
+    named.args["task_id"] = stranger.as_str().into();
+    stage.prompt(&session, &Script::new([Step::tool(named), Step::text("done")])).await;
+    let asked = stage.find("a permission request", |kind, _| kind == "permission.asked").await;
+    assert_eq!(asked["sessionID"], stranger.as_str());
+    let children = stage.get(&format!("/session/{session}/children")).await;
+    stage.note_answer("children", &children);
+    let info = stage.get(&format!("/session/{stranger}")).await.json();
+    stage.note("the stranger's parent", info["parentID"].clone());
+    let path = format!("/permission/{}/reply", asked["id"].as_str().expect("an id"));
+    stage.post(&path, &json!({"reply": "reject"})).await;
+    stage.idle(&session, 1).await;
+}
+
 pub(crate) async fn subagent_inherits_rules(stage: &mut Stage<'_>) {
     let rules = json!([
         {"permission": "bash", "pattern": "*", "action": "allow"},

@@ -20,7 +20,7 @@ pub(super) struct Facts {
     pub(super) steps: usize,
     /// How many of them are not completed.
     pub(super) incomplete: usize,
-    /// A tool runs somewhere in the tree, other than one that merely waits for a subagent whose messages are seen.
+    /// A tool runs somewhere in the tree, other than one that merely waits for a subagent of the tree's own.
     pub(super) tool_running: bool,
     /// What a descendant did has not been seen to its end, as where the stream carried none or only a part of it.
     pub(super) descendant_open: bool,
@@ -54,14 +54,14 @@ impl Facts {
             facts.exists = tree.logs(root).any(MessageLog::is_user);
         }
         facts.newest = n_prompts == 0;
-        facts.descendant_open = tree.children().any(|child| !tree.is_at_rest(child));
+        facts.descendant_open = tree.has_restless_descendant();
         // The result of each subagent in the background comes back as a prompt of the server's own.
         let asked = tree.logs(root).next_back().is_some_and(MessageLog::is_user);
         let moved = prompt.is_some_and(|prompt| moved(tree, prompt));
         facts.runs_again = n_background > n_prompts || moved || (asked && n_prompts > 0);
         facts.tool_running = tree.running_tools().any(|part| match &part.body {
             // A subagent that is seen speaks for itself.
-            PartBody::Tool(tool) => tool.child_session().is_none_or(|child| !tree.contains(&child)),
+            PartBody::Tool(tool) => tool.child_session().is_none_or(|child| !tree.is_confirmed(&child)),
             _ => false,
         });
         facts

@@ -107,7 +107,7 @@ impl Turn {
 
     /// Takes in that nothing of the tree runs any more, whatever it left unfinished.
     pub(super) fn settle(&mut self, tree: &mut SessionTree) {
-        let sessions: Vec<_> = tree.sessions().cloned().collect();
+        let sessions: Vec<_> = tree.confirmed().cloned().collect();
         for session in sessions {
             self.step.observed.append(tree.settle(&session));
         }

@@ -22,6 +22,7 @@ impl Turn {
         event: &ServerEvent,
     ) -> Observed {
         let observed = tree.apply_event(event);
+        self.ask_what_was_held(now, tree);
         self.restart_silence(now);
         if observed.progress {
             self.progressed(now);
@@ -91,7 +92,7 @@ impl Turn {
             self.statuses.root_says(activity);
             self.since_submission.stopped |= activity == Activity::Idle;
             self.root_acts(now);
-        } else if tree.contains(session) {
+        } else if tree.is_confirmed(session) {
             self.statuses.descendant_says(session, activity);
         }
     }
@@ -129,6 +130,13 @@ impl Turn {
         }
     }
 
+    /// Passes on what sessions asked that are confirmed only now.
+    fn ask_what_was_held(&mut self, now: Duration, tree: &SessionTree) {
+        for request in self.requests.release(tree) {
+            self.asked(now, tree, request);
+        }
+    }
+
     fn answered_elsewhere(&mut self, now: Duration, request: &RequestId) {
         self.limits.human_answered(now, request);
         if self.requests.close(request) {
@@ -146,6 +154,7 @@ impl Turn {
         let read = self.reads.end(id);
         let snapshot = read.as_ref().map_or(Snapshot::Live, |read| self.certainty(read));
         let observed = merge(tree, &reading, snapshot);
+        self.ask_what_was_held(now, tree);
         self.facts_outdated = true;
         if observed.progress {
             self.progressed(now);
@@ -160,6 +169,11 @@ impl Turn {
         }
         if !observed.new_sessions.is_empty() {
             self.found_descendant();
+        }
+        if reading.lacks_children && tree.has_unconfirmed() {
+            // Whose child a session is that a call names is still not known, and it may wait for an answer.
+            self.timers.set(Timer::ReadPause, now + POLL_INTERVAL);
+            self.reads.want(Scope::TREE);
         }
         self.looked(&read);
         if !self.is_stream_open() {

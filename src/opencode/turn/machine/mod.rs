@@ -145,6 +145,11 @@ impl Turn {
         self.submissions.n_kicks
     }
 
+    /// How many requests were not passed on, because there were too many.
+    pub(crate) fn n_dropped(&self) -> u64 {
+        self.requests.n_dropped()
+    }
+
     /// Whether the event stream is open.
     pub(crate) fn is_stream_open(&self) -> bool {
         matches!(self.stream, Stream::Open { .. })

@@ -13,6 +13,8 @@ pub(crate) struct Reading {
     pub(crate) messages: Option<Messages>,
     /// The sessions below the root, parents before their children.
     pub(crate) children: Vec<SessionInfo>,
+    /// The server did not say which children some session has.
+    pub(crate) lacks_children: bool,
     pub(crate) of_children: Vec<(SessionId, Messages)>,
     /// All permissions that the server waits for, of this tree and of others.
     pub(crate) permissions: Option<Vec<PermissionRequest>>,

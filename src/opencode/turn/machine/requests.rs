@@ -51,9 +51,21 @@ enum State {
     Closed,
 }
 
-/// The requests that were passed on.
+/// Requests of sessions that are not confirmed, which are few: a list that follows has those that are dropped here.
+const MAX_HELD: usize = 256;
+/// Requests of one turn: far more than any person or policy is asked.
+const MAX_REQUESTS: usize = 8192;
+
+/// The requests of a turn.
+///
+/// A session that a task call merely names may be anybody's: whoever it belongs to answers for it. Its requests are held, in case that
+/// the server's word about its parent is only late, and never passed on if that does not come.
 #[derive(Debug, Default)]
-pub(super) struct Requests(BTreeMap<RequestId, State>);
+pub(super) struct Requests {
+    passed_on: BTreeMap<RequestId, State>,
+    held: BTreeMap<RequestId, Request>,
+    n_dropped: u64,
+}
 
 impl Requests {
     /// Takes in a request that is to be passed on: one that is new, of this tree, and not of a step that is over, since after an
@@ -61,27 +73,56 @@ impl Requests {
     pub(super) fn register(&mut self, tree: &SessionTree, request: &Request) -> bool {
         let step = request.step().and_then(|step| tree.log(request.session(), step)?.info.as_ref());
         let is_over = step.is_some_and(|step| step.time().completed.is_some());
-        if is_over || !tree.contains(request.session()) || self.0.contains_key(request.id()) {
+        if is_over || self.passed_on.contains_key(request.id()) {
             return false;
         }
-        self.0.insert(request.id().clone(), State::Open);
-        true
+        let is_confirmed = tree.is_confirmed(request.session());
+        if !is_confirmed && !tree.contains(request.session()) {
+            return false;
+        }
+        let is_full =
+            if is_confirmed { self.passed_on.len() >= MAX_REQUESTS } else { self.held.len() >= MAX_HELD };
+        if is_full {
+            self.n_dropped += 1;
+            return false;
+        }
+        if is_confirmed {
+            self.passed_on.insert(request.id().clone(), State::Open);
+        } else {
+            self.held.insert(request.id().clone(), request.clone());
+        }
+        is_confirmed
+    }
+
+    /// How many were neither passed on nor held, because there were too many.
+    pub(super) fn n_dropped(&self) -> u64 {
+        self.n_dropped
+    }
+
+    /// The requests that were held and whose session is confirmed by now.
+    pub(super) fn release(&mut self, tree: &SessionTree) -> Vec<Request> {
+        let held = std::mem::take(&mut self.held);
+        let (confirmed, held) =
+            held.into_iter().partition(|(_, request)| tree.is_confirmed(request.session()));
+        self.held = held;
+        BTreeMap::into_values(confirmed).collect()
     }
 
     /// Takes in that a request needs no answer any more. Returns whether it was open.
     pub(super) fn close(&mut self, request: &RequestId) -> bool {
-        match self.0.get_mut(request) {
+        self.held.remove(request);
+        match self.passed_on.get_mut(request) {
             Some(state) => std::mem::replace(state, State::Closed) == State::Open,
             None => false,
         }
     }
 
     pub(super) fn is_closed(&self, request: &RequestId) -> bool {
-        self.0.get(request) == Some(&State::Closed)
+        self.passed_on.get(request) == Some(&State::Closed)
     }
 
     pub(super) fn open(&self) -> Vec<RequestId> {
-        self.0
+        self.passed_on
             .iter()
             .filter(|(_, state)| **state == State::Open)
             .map(|(request, _)| request.clone())

@@ -81,14 +81,15 @@ impl Statuses {
     /// Takes the word of sessions that are not in the tree any more for nothing.
     pub(super) fn forget_deleted(&mut self, tree: &SessionTree) {
         let n_before = self.descendants.len();
-        self.descendants.retain(|session, _| tree.contains(session));
+        self.descendants.retain(|session, _| tree.is_confirmed(session));
         self.n_changes += u64::from(self.descendants.len() != n_before);
     }
 
     /// Takes in what was read of all of them at one moment.
     pub(super) fn replace(&mut self, tree: &SessionTree, read: &StatusMap) {
         self.root = read.get(tree.root()).into();
-        let descendants = tree.children().map(|child| (child.clone(), Activity::from(read.get(child))));
+        let descendants = tree.confirmed().filter(|session| *session != tree.root());
+        let descendants = descendants.map(|child| (child.clone(), Activity::from(read.get(child))));
         self.descendants = descendants.filter(|(_, activity)| *activity != Activity::Idle).collect();
     }
 

@@ -16,6 +16,7 @@ use crate::{
 
 mod delivery;
 mod ends;
+mod hostile;
 mod limits;
 mod requests;
 mod resume;
