@@ -7,9 +7,7 @@
 //! cargo run --example replay -- fixtures/subagent/events.sse --events
 //! ```
 
-#![expect(clippy::print_stderr, reason = "this is what a command-line program does")]
-
-use std::{env, error::Error, fs, io::Write, process::ExitCode};
+use std::{env, error::Error, fs, process::ExitCode};
 
 use opencode_conductor::{
     BlockBody, BlockStatus, OpenCodeFormat, OpenCodeOptions, RunStatus, SessionConversationState, SessionId,
@@ -17,6 +15,7 @@ use opencode_conductor::{
     markdown::{self, MarkdownOptions},
     parse_opencode_events,
 };
+use opencode_conductor_examples::output::{Colours, complain, filtered, print, print_json};
 
 const USAGE: &str = "usage: replay FILE… [--format opencode-events|opencode-messages|opencode-export|auto] \
                      [--session ID] [--json|--markdown|--events]";
@@ -39,7 +38,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("replay: {message}");
+            complain(&format!("replay: {message}"));
             ExitCode::from(2)
         }
     }
@@ -68,16 +67,24 @@ fn run() -> Result<(), String> {
         _ => with_causes(&error),
     })?;
     for malformed in &transcript.malformed {
-        eprintln!("replay: {}: {}", files[malformed.document], with_causes(malformed));
+        complain(&format!("replay: {}: {}", files[malformed.document], with_causes(malformed)));
     }
-    let text = match output {
-        Output::Json => serde_json::to_string(&transcript.state).map_err(|error| error.to_string())? + "\n",
-        Output::Markdown => markdown::render(&transcript.state, &MarkdownOptions::default()),
-        Output::Events => events,
-        Output::Terminal => Terminal::new().render(&transcript.state),
+    let printed = match output {
+        Output::Json => {
+            print_json(&(serde_json::to_string(&transcript.state).map_err(|error| error.to_string())? + "\n"))
+        }
+        Output::Markdown => {
+            print(&markdown::render(&transcript.state, &MarkdownOptions::default()), Colours::None)
+        }
+        Output::Events => print_json(&events),
+        Output::Terminal => {
+            let terminal = Terminal::new();
+            let colours = if terminal.is_plain { Colours::None } else { Colours::Kept };
+            print(&terminal.render(&transcript.state), colours)
+        }
     };
     // A reader that has seen enough, such as `head`, is no failure.
-    match std::io::stdout().write_all(text.as_bytes()) {
+    match printed {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.to_string()),
         Ok(()) | Err(_) => Ok(()),
     }
@@ -211,8 +218,7 @@ impl Terminal {
     fn line(&mut self, depth: usize, colour: &str, text: &str) {
         for line in text.lines() {
             self.text.push_str(&"  ".repeat(depth));
-            // What a model or a tool wrote must not steer the terminal.
-            let line: String = line.chars().filter(|c| !c.is_control() || *c == '\t').collect();
+            let line = filtered(line, Colours::None);
             if self.is_plain || colour.is_empty() {
                 self.text.push_str(&line);
             } else {

@@ -30,6 +30,8 @@ mod store;
 pub mod test_util;
 mod time;
 mod transcript;
+#[cfg(feature = "client")]
+pub mod worktree;
 
 pub use agent::{
     AbortReport, Agent, AgentError, AgentErrorKind, AgentStatus, Ask, Asked, BoxFuture, Capabilities,

@@ -4,7 +4,7 @@
 //! the snapshot or after it.
 
 use std::{
-    collections::HashSet,
+    collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -18,6 +18,10 @@ use tokio_util::sync::CancellationToken;
 
 /// How far a watcher may fall behind before it gets a new snapshot instead.
 pub(crate) const CAPACITY: usize = 1024;
+/// Tasks are kept with their conversations until the program ends.
+const MAX_TASKS: usize = 500;
+/// Requests that were over before their task had heard of them, which each task hears of soon.
+const MAX_CLOSED: usize = 1024;
 
 /// Where the tasks run.
 #[derive(Debug, Clone, Serialize)]
@@ -82,7 +86,7 @@ struct World {
     /// A task's id is its place, counted from 1.
     tasks: Vec<Shown>,
     /// Requests that were over before their task had heard of them.
-    closed: HashSet<RequestId>,
+    closed: VecDeque<RequestId>,
 }
 
 /// A task with its conversation.
@@ -150,6 +154,11 @@ impl Hub {
         id
     }
 
+    /// Whether there is no room for another task.
+    pub(crate) fn is_full(&self) -> bool {
+        self.world().tasks.len() >= MAX_TASKS
+    }
+
     pub(crate) fn change(&self, id: usize, change: impl FnOnce(&mut Task)) {
         let mut world = self.world();
         if let Some(shown) = world.shown(id) {
@@ -179,7 +188,8 @@ impl Hub {
     /// A task waits for a human.
     pub(crate) fn asked(&self, task: usize, ask: Ask) {
         let mut world = self.world();
-        if world.closed.remove(&ask.id) {
+        if let Some(at) = world.closed.iter().position(|closed| *closed == ask.id) {
+            world.closed.remove(at);
             return;
         }
         if let Some(shown) = world.shown(task) {
@@ -202,14 +212,14 @@ impl Hub {
             task.permissions.iter().any(|asked| asked.id == *request)
                 || task.questions.iter().any(|asked| asked.id == *request)
         };
-        match world.tasks.iter_mut().map(|shown| &mut shown.task).find(|task| has(task)) {
-            Some(task) => {
-                task.permissions.retain(|asked| asked.id != *request);
-                task.questions.retain(|asked| asked.id != *request);
-                let id = task.id;
-                self.tell_task(&mut world, id);
-            }
-            None => drop(world.closed.insert(request.clone())),
+        if let Some(task) = world.tasks.iter_mut().map(|shown| &mut shown.task).find(|task| has(task)) {
+            task.permissions.retain(|asked| asked.id != *request);
+            task.questions.retain(|asked| asked.id != *request);
+            let id = task.id;
+            self.tell_task(&mut world, id);
+        } else {
+            world.closed.truncate(MAX_CLOSED - 1);
+            world.closed.push_front(request.clone());
         }
     }
 

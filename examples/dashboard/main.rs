@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The page gets a snapshot of all tasks and then every change, among them the library's own conversation events, which it folds as
-//! the library does. It listens on this machine only: every program that reaches it can start tasks and grant permissions.
+//! the library does. It listens on this machine only, and lets in only who knows the address that it prints, with the token in it: whoever
+//! is in can start tasks and grant permissions.
 //!
 //! Ctrl-C aborts everything that runs and ends the program. Exit status: 0, or 2 if it could not start.
 
@@ -32,7 +33,7 @@ use crate::{
     arguments::Arguments,
     ask::Desk,
     hub::{About, Hub},
-    web::Site,
+    web::{Key, Site},
     work::Runner,
 };
 
@@ -78,12 +79,13 @@ async fn serve(backend: &Backend, arguments: &Arguments, listener: TcpListener) 
     }
 
     let closing = CancellationToken::new();
-    let site = Site { hub, runner: runner.clone(), desk, closing: closing.clone() };
+    let site = Site { hub, runner: runner.clone(), desk, closing: closing.clone(), watchers: Arc::default() };
+    let key = Key::new(address.port())?;
     let closed = closing.clone().cancelled_owned();
     let mut interrupts = Interrupts::listen()?;
-    println!("http://{address} shows the tasks; Ctrl-C ends them ({})", backend.name());
+    println!("{} shows the tasks; Ctrl-C ends them ({})", key.address(address), backend.name());
     let pages = async {
-        let served = axum::serve(listener, web::router(site)).with_graceful_shutdown(closed).await;
+        let served = axum::serve(listener, web::router(site, key)).with_graceful_shutdown(closed).await;
         served.map_err(|error| Failure::because("cannot serve the page", &error))
     };
     let end = async {

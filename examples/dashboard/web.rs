@@ -1,6 +1,14 @@
 //! The page, its events, and what can be done on it.
 
-use std::{convert::Infallible, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use axum::{
     Json, Router,
@@ -13,8 +21,10 @@ use axum::{
     },
     routing::{get, post},
 };
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use futures_util::stream;
 use opencode_conductor::{Decision, QuestionAnswer};
+use opencode_conductor_examples::failure::Failure;
 use serde::Deserialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -32,6 +42,59 @@ const RETRY: Duration = Duration::from_millis(500);
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
+/// How many pages may watch at once. Each may have a snapshot of everything on its way.
+const MAX_WATCHERS: usize = 32;
+
+/// What a page has to show to be let in: whoever started the program has it in the address that was printed. Other users of this machine, and
+/// programs that an agent runs on it, reach the port but do not know it.
+#[derive(Clone)]
+pub(crate) struct Key {
+    token: Arc<str>,
+    /// The cookie's name; browsers share cookies among the ports of a machine.
+    cookie: Arc<str>,
+}
+
+impl Key {
+    pub(crate) fn new(port: u16) -> Result<Self, Failure> {
+        let mut bytes = [0; 24];
+        let random = getrandom::fill(&mut bytes);
+        random.map_err(|error| Failure::usage(format!("there are no random numbers: {error}")))?;
+        let token = BASE64_URL_SAFE_NO_PAD.encode(bytes).into();
+        Ok(Self { token, cookie: format!("conductor-{port}").into() })
+    }
+
+    /// The page's address with the key in it.
+    pub(crate) fn address(&self, address: SocketAddr) -> String {
+        format!("http://{address}/?token={}", self.token)
+    }
+
+    fn is_in_query(&self, query: Option<&str>) -> bool {
+        query.is_some_and(|query| query.split('&').any(|field| self.is(field.strip_prefix("token="))))
+    }
+
+    fn is_in_cookie(&self, headers: &HeaderMap) -> bool {
+        let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+        let mut cookies =
+            cookies.flat_map(|cookies| cookies.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
+        cookies.any(|(name, value)| name == &*self.cookie && self.is(Some(value)))
+    }
+
+    /// Compares in a time that does not tell how much was right.
+    fn is(&self, said: Option<&str>) -> bool {
+        let Some(said) = said else { return false };
+        let differs =
+            said.bytes().zip(self.token.bytes()).fold(0, |differs, (one, other)| differs | (one ^ other));
+        said.len() == self.token.len() && differs == 0
+    }
+
+    /// Gives the browser a cookie that no script sees and that goes along with no request of another page, in exchange for the address.
+    fn exchange(&self) -> Response {
+        let cookie = format!("{}={}; HttpOnly; SameSite=Strict; Path=/", self.cookie, self.token);
+        (StatusCode::SEE_OTHER, [(header::SET_COOKIE, cookie), (header::LOCATION, "/".to_owned())])
+            .into_response()
+    }
+}
+
 #[derive(Clone)]
 pub(crate) struct Site {
     pub(crate) hub: Arc<Hub>,
@@ -39,9 +102,10 @@ pub(crate) struct Site {
     pub(crate) desk: Arc<Desk>,
     /// Once cancelled, the events end.
     pub(crate) closing: CancellationToken,
+    pub(crate) watchers: Arc<AtomicUsize>,
 }
 
-pub(crate) fn router(site: Site) -> Router {
+pub(crate) fn router(site: Site, key: Key) -> Router {
     let files = [
         ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
         ("/style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
@@ -59,16 +123,17 @@ pub(crate) fn router(site: Site) -> Router {
         .route("/tasks/{id}/abort", post(abort))
         .route("/permissions/{id}", post(decide_permission))
         .route("/questions/{id}", post(decide_question))
-        .layer(middleware::from_fn(guard))
+        .layer(middleware::from_fn_with_state(key, guard))
         .with_state(site)
 }
 
-/// Lets in only what comes from this page on this machine.
+/// Lets in only what comes from this page on this machine, and has the key.
 ///
 /// Any page in the same browser can send requests here. Its name, or that of the host it thinks it talks to, gives it away: the
 /// first stops a foreign page's button that would grant a permission, the second a foreign name that was made to lead here.
-async fn guard(request: Request, next: Next) -> Response {
+async fn guard(State(key): State<Key>, request: Request, next: Next) -> Response {
     let headers = request.headers();
+    let is_at_door = request.method() == Method::GET && request.uri().path() == "/";
     let refused = if !host(headers).is_some_and(is_this_machine) {
         Some("this page answers to localhost, 127.0.0.1 and [::1] only")
     } else if request.method() != Method::GET && is_foreign(headers) {
@@ -78,7 +143,9 @@ async fn guard(request: Request, next: Next) -> Response {
     };
     let mut response = match refused {
         Some(why) => (StatusCode::FORBIDDEN, why).into_response(),
-        None => next.run(request).await,
+        None if is_at_door && key.is_in_query(request.uri().query()) => key.exchange(),
+        None if key.is_in_cookie(headers) => next.run(request).await,
+        None => (StatusCode::UNAUTHORIZED, "open the address that the program has printed").into_response(),
     };
     let fixed = [
         (header::CONTENT_SECURITY_POLICY, POLICY),
@@ -112,13 +179,33 @@ fn is_foreign(headers: &HeaderMap) -> bool {
     other_origin || other_site.is_some_and(|site| site != "same-origin")
 }
 
-async fn events(State(site): State<Site>) -> impl IntoResponse {
-    let stream = stream::unfold(Watcher::new(site.hub, site.closing), |mut watcher| async move {
+/// One page's place; dropping it makes room.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(watchers: &Arc<AtomicUsize>) -> Option<Self> {
+        let place = Self(Arc::clone(watchers));
+        (watchers.fetch_add(1, Relaxed) < MAX_WATCHERS).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+async fn events(State(site): State<Site>) -> Response {
+    let Some(place) = Place::take(&site.watchers) else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "too many pages watch").into_response();
+    };
+    let watcher = (Watcher::new(site.hub, site.closing), place);
+    let stream = stream::unfold(watcher, |(mut watcher, place)| async move {
         let text = watcher.next().await?;
         let event = Event::default().data(&*text).retry(RETRY);
-        Some((Ok::<_, Infallible>(event), watcher))
+        Some((Ok::<_, Infallible>(event), (watcher, place)))
     });
-    Sse::new(stream).keep_alive(KeepAlive::default())
+    Sse::new(stream).keep_alive(KeepAlive::default()).into_response()
 }
 
 #[derive(Deserialize)]
@@ -132,6 +219,10 @@ async fn start(State(site): State<Site>, Json(task): Json<NewTask>) -> Response 
     }
     if site.closing.is_cancelled() {
         return (StatusCode::SERVICE_UNAVAILABLE, "the program is about to end").into_response();
+    }
+    if site.hub.is_full() {
+        return (StatusCode::TOO_MANY_REQUESTS, "there are too many tasks; start the program again")
+            .into_response();
     }
     let id = site.runner.start(task.prompt);
     (StatusCode::CREATED, Json(json!({"id": id}))).into_response()

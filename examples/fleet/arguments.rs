@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use lexopt::{Arg, Parser};
-use opencode_conductor::wire::ModelRef;
+use opencode_conductor::{wire::ModelRef, worktree::IgnoredFiles};
 use opencode_conductor_examples::{
     backend::{Choice, ServerFlags},
     demo,
@@ -23,6 +23,7 @@ usage: fleet [FLAGS] [\"PROMPT\"...]
   --agent NAME         the agent (default: the server's)
   --timeout SECONDS    how long a model may be silent (default: 45)
   --permission WHAT    what happens when a tool needs permission: allow or reject (default: reject)
+  --discard-ignored    remove worktrees in which only ignored files are new (default: they are kept)
   --json               print one JSON object at the end, and nothing else
 
 {server}
@@ -42,6 +43,7 @@ pub(crate) struct Arguments {
     pub(crate) agent: Option<String>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) allow: bool,
+    pub(crate) ignored: IgnoredFiles,
     pub(crate) json: bool,
     pub(crate) prompts: Vec<String>,
 }
@@ -52,7 +54,7 @@ impl Arguments {
         let mut server = ServerFlags::default();
         let (mut tasks, mut concurrency, mut directory) = (None, 3, None);
         let (mut model, mut agent, mut timeout, mut prompts) = (None, None, None, Vec::new());
-        let (mut allow, mut json) = (false, false);
+        let (mut allow, mut json, mut ignored) = (false, false, IgnoredFiles::Keep);
         let mut parser = Parser::from_env();
         while let Some(word) = flags::next(&mut parser)? {
             let flag = match word {
@@ -65,6 +67,7 @@ impl Arguments {
             match flag.as_str() {
                 "help" => return Ok(None),
                 "json" => json = true,
+                "discard-ignored" => ignored = IgnoredFiles::Discard,
                 "tasks" => tasks = Some(flags::count("--tasks", &text(parser.value()?), MAX_TASKS)?),
                 "concurrency" => {
                     concurrency = flags::count("--concurrency", &text(parser.value()?), MAX_TASKS)?;
@@ -100,6 +103,18 @@ impl Arguments {
         if prompts.is_empty() {
             prompts = demo::PROMPTS.map(str::to_owned).to_vec();
         }
-        Ok(Some(Self { server, tasks, concurrency, directory, model, agent, timeout, allow, json, prompts }))
+        Ok(Some(Self {
+            server,
+            tasks,
+            concurrency,
+            directory,
+            model,
+            agent,
+            timeout,
+            allow,
+            ignored,
+            json,
+            prompts,
+        }))
     }
 }

@@ -2,11 +2,13 @@
 
 use std::{
     fmt::Write as _,
-    io::{Write, stdout},
     time::{Duration, Instant},
 };
 
-use opencode_conductor_examples::style::{self, Ink, Style, shorten};
+use opencode_conductor_examples::{
+    output::{self, Colours},
+    style::{self, Ink, Style, shorten},
+};
 
 use crate::{
     summary::verdict,
@@ -107,14 +109,13 @@ impl Board {
         });
         let mut lines: Vec<String> = shown.into_iter().map(|row| self.line(row, columns)).collect();
         lines.push(self.total(hidden, elapsed));
-        self.redraw(&lines);
+        output::redraw(&mut self.n_live, &[], &lines);
     }
 
     /// Takes the board away; the summary says it all.
     pub(crate) fn close(&mut self) {
         if self.style.live {
-            self.redraw(&[]);
-            write("\x1b[?25h");
+            output::redraw(&mut self.n_live, &[], &[]);
         }
     }
 
@@ -159,22 +160,9 @@ impl Board {
         }
         format!("{} {words}, {}", self.style.paint(Ink::Green, &bar), style::duration(elapsed))
     }
-
-    fn redraw(&mut self, lines: &[String]) {
-        let mut frame = String::from("\x1b[?25l\r");
-        if self.n_live > 0 {
-            // Writing to a string cannot fail.
-            let _ = write!(frame, "\x1b[{}A", self.n_live);
-        }
-        frame.push_str("\x1b[J");
-        frame.extend(lines.iter().flat_map(|line| [line, "\n"]));
-        self.n_live = lines.len();
-        write(&frame);
-    }
 }
 
 fn write(text: &str) {
-    let mut stdout = stdout().lock();
     // A reader that has seen enough is no reason to stop the tasks.
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    let _ = output::print(text, Colours::of_stdout());
 }

@@ -5,7 +5,7 @@
 //! cargo run --example fleet -- --managed --directory . "Find one bug and fix it" "Write one missing test"
 //! ```
 //!
-//! Worktrees in which a task has changed something are kept and named in the summary; the others are removed. Ctrl-C aborts
+//! Worktrees in which a task has left work (files, ignored files, commits) are kept and named in the summary; the others are removed. Ctrl-C aborts
 //! everything that runs, starts nothing more, and still prints the summary.
 //!
 //! Exit status: 0 if all tasks succeeded, 1 if not, 2 if they could not be tried.
@@ -28,6 +28,7 @@ use opencode_conductor_examples::{
     failure::{self, Failure},
     interrupt::Interrupts,
     logging,
+    output::{self, Colours},
 };
 use tokio::{
     sync::{Semaphore, mpsc},
@@ -63,13 +64,14 @@ async fn run() -> Result<ExitCode, Failure> {
     let backend = Backend::start(&arguments.server, worktrees.repository()).await?;
     let summary = run_all(&backend, &arguments, &worktrees).await;
     backend.stop().await;
-    let kept = worktrees.remove_unchanged().await;
+    let kept = worktrees.remove_unchanged(arguments.ignored).await;
     let summary = summary?.with_kept(kept);
-    if arguments.json {
-        println!("{:#}", summary.json());
+    // A reader that has seen enough is no failure.
+    let _ = if arguments.json {
+        output::print_json(&format!("{:#}\n", summary.json()))
     } else {
-        print!("{summary}");
-    }
+        output::print(&summary.to_string(), Colours::of_stdout())
+    };
     summary.verdict()
 }
 

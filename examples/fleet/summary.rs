@@ -82,13 +82,15 @@ impl Summary {
             json!({
                 "task": task.id,
                 "prompt": task.prompt,
-                "worktree": task.worktree,
-                "kept": self.kept.contains(&task.worktree),
+                "worktree": task.worktree.path(),
+                "kept": self.kept.iter().any(|kept| kept == task.worktree.path()),
                 "sessionId": result.map(|result| &result.submission.session_id),
                 "completion": completion,
                 "answer": result.and_then(PromptExecutionResult::answer),
                 "usage": result.map(|result| result.usage),
-                "changedFiles": outcome.as_ref().map(|outcome| outcome.n_changed),
+                "changedFiles": outcome.as_ref().map(|outcome| outcome.work.files.len()),
+                "ignoredFiles": outcome.as_ref().map(|outcome| outcome.work.ignored.len()),
+                "newCommits": outcome.as_ref().map(|outcome| outcome.work.commits.len()),
                 "elapsedMs": outcome.as_ref().map(|outcome| millis(outcome.elapsed)),
             })
         };
@@ -144,7 +146,7 @@ impl fmt::Display for Summary {
                 style::duration(outcome.elapsed),
                 style::count(usage.tokens.total()),
                 format!("${:.4}", usage.cost),
-                style::plural(outcome.n_changed, "file"),
+                style::plural(outcome.work.files.len(), "file"),
                 style.paint(ink, &shorten(&words, columns.saturating_sub(57))),
             )?;
         }
@@ -168,7 +170,7 @@ impl fmt::Display for Summary {
         );
         writeln!(f, "{}", style.paint(Ink::Dim, &words))?;
         for path in &self.kept {
-            writeln!(f, "kept, since it has changes: {}", path.display())?;
+            writeln!(f, "kept, since there is work in it: {}", path.display())?;
         }
         Ok(())
     }

@@ -9,19 +9,18 @@ use std::{
 use opencode_conductor::{
     AbortReport, AgentStatus, BlockBody, ConversationEvent, ConversationManager, CreateTaskSession, ModelRef,
     PromptError, PromptExecutionResult, PromptInput, Update,
+    worktree::{Work, Worktree},
 };
 use opencode_conductor_examples::failure::one_line;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
-
-use crate::worktrees::changed_files;
 
 #[derive(Clone)]
 pub(crate) struct Task {
     pub(crate) id: String,
     pub(crate) prompt: String,
     pub(crate) repository: PathBuf,
-    pub(crate) worktree: PathBuf,
+    pub(crate) worktree: Worktree,
     pub(crate) model: Option<ModelRef>,
     pub(crate) agent: Option<String>,
     pub(crate) timeout: Option<Duration>,
@@ -39,7 +38,8 @@ pub(crate) enum News {
 pub(crate) struct Outcome {
     pub(crate) end: End,
     pub(crate) elapsed: Duration,
-    pub(crate) n_changed: usize,
+    /// What it left in its worktree.
+    pub(crate) work: Work,
 }
 
 pub(crate) enum End {
@@ -77,7 +77,7 @@ impl Task {
             _ => End::NotStarted,
         };
         let elapsed = started.elapsed();
-        Outcome { end, elapsed, n_changed: changed_files(&self.worktree).await }
+        Outcome { end, elapsed, work: self.worktree.work().await.unwrap_or_default() }
     }
 
     async fn work(
@@ -87,7 +87,8 @@ impl Task {
         tell: impl Fn(News),
     ) -> End {
         tell(News::Started);
-        let session = CreateTaskSession::new("fleet", self.id.as_str(), &self.repository, &self.worktree);
+        let session =
+            CreateTaskSession::new("fleet", self.id.as_str(), &self.repository, self.worktree.path());
         let session = match manager.create_task_session(session).await {
             Ok(meta) => meta.session_id,
             Err(error) => return End::NoSession(one_line(&error)),

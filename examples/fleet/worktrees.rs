@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use opencode_conductor_examples::failure::Failure;
+use opencode_conductor::worktree::{self, IgnoredFiles, Worktree};
+use opencode_conductor_examples::failure::{Failure, one_line};
 use tempfile::TempDir;
 use tokio::process::Command;
 
@@ -13,7 +14,7 @@ pub(crate) struct Worktrees {
     place: TempDir,
     repository: PathBuf,
     own_repository: bool,
-    paths: Vec<PathBuf>,
+    all: Vec<Worktree>,
 }
 
 impl Worktrees {
@@ -26,24 +27,21 @@ impl Worktrees {
             Some(repository) => repository.to_owned(),
             None => make_repository(place.path()).await?,
         };
-        if git(&repository, &["rev-parse", "--git-dir"]).await.is_err() {
+        let Ok(worktrees) = worktree::Worktrees::of(&repository).await else {
             let line = format!("{} is not a git repository; run `git init` there", repository.display());
             return Err(Failure::usage(line));
-        }
+        };
         if git(&repository, &["rev-parse", "--verify", "HEAD"]).await.is_err() {
             let line =
                 format!("{} has no commit yet; make one, for worktrees to start from", repository.display());
             return Err(Failure::usage(line));
         }
-        let mut worktrees = Self { place, repository, own_repository, paths: Vec::new() };
+        let mut all = Vec::new();
         for index in 0..count {
-            let path = worktrees.place.path().join(format!("task-{:02}", index + 1));
-            let at = path.to_string_lossy();
-            let made = git(&worktrees.repository, &["worktree", "add", "--detach", &at, "HEAD"]).await;
-            made.map_err(|error| Failure::usage(format!("cannot make a worktree: {error}")))?;
-            worktrees.paths.push(path);
+            let made = worktrees.make(place.path().join(format!("task-{:02}", index + 1))).await;
+            all.push(made.map_err(|error| Failure::usage(one_line(&error)))?);
         }
-        Ok(worktrees)
+        Ok(Self { place, repository, own_repository, all })
     }
 
     pub(crate) fn repository(&self) -> &Path {
@@ -53,8 +51,8 @@ impl Worktrees {
     /// A task for every worktree.
     pub(crate) fn tasks(&self, arguments: &Arguments) -> Vec<Task> {
         let prompts = arguments.prompts.iter().cycle();
-        let tasks = self.paths.iter().zip(prompts).map(|(worktree, prompt)| Task {
-            id: worktree.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        let tasks = self.all.iter().zip(prompts).map(|(worktree, prompt)| Task {
+            id: worktree.path().file_name().unwrap_or_default().to_string_lossy().into_owned(),
             prompt: prompt.clone(),
             repository: self.repository.clone(),
             worktree: worktree.clone(),
@@ -65,17 +63,16 @@ impl Worktrees {
         tasks.collect()
     }
 
-    /// Removes the worktrees in which nothing was changed; returns the others.
-    pub(crate) async fn remove_unchanged(self) -> Vec<PathBuf> {
+    /// Removes the worktrees in which there is no work; returns the others.
+    pub(crate) async fn remove_unchanged(self, ignored: IgnoredFiles) -> Vec<PathBuf> {
         if self.own_repository {
             return Vec::new();
         }
         let mut kept = Vec::new();
-        for path in &self.paths {
-            let at = path.to_string_lossy();
-            // Git refuses to remove a worktree with changes.
-            if git(&self.repository, &["worktree", "remove", &at]).await.is_err() {
-                kept.push(path.clone());
+        for worktree in &self.all {
+            // What cannot be looked at may hold work, too.
+            if worktree.remove(ignored).await.is_err() {
+                kept.push(worktree.path().to_owned());
             }
         }
         if !kept.is_empty() {
@@ -84,12 +81,6 @@ impl Worktrees {
         }
         kept
     }
-}
-
-/// How many files a worktree has changed or new.
-pub(crate) async fn changed_files(worktree: &Path) -> usize {
-    let status = git(worktree, &["status", "--porcelain", "--untracked-files=all"]).await;
-    status.map_or(0, |status| status.lines().count())
 }
 
 async fn make_repository(place: &Path) -> Result<PathBuf, Failure> {
@@ -112,7 +103,7 @@ async fn make_repository(place: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// What git says, or why it cannot.
+/// What git says about a directory of the caller's own, or why it cannot.
 async fn git(directory: &Path, arguments: &[&str]) -> Result<String, String> {
     let output = Command::new("git").arg("-C").arg(directory).args(arguments).output().await;
     let output = output.map_err(|error| format!("git cannot be run: {error}"))?;

@@ -27,7 +27,7 @@ use opencode_conductor_examples::{
     failure::{self, Failure, one_line},
     interrupt::Interrupts,
     json::Report,
-    logging,
+    logging, output,
 };
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -58,7 +58,6 @@ async fn run() -> Result<ExitCode, Failure> {
     ran
 }
 
-#[expect(clippy::print_stdout, reason = "this is what the program is for")]
 #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
 async fn run_on(backend: &Backend, arguments: &Arguments) -> Result<ExitCode, Failure> {
     // Who answers when a tool needs permission or the model has a question.
@@ -130,7 +129,9 @@ async fn run_on(backend: &Backend, arguments: &Arguments) -> Result<ExitCode, Fa
     if arguments.json {
         let report = Report::new(&ended, elapsed, &statistics);
         let report = serde_json::to_string_pretty(&report);
-        println!("{}", report.map_err(|error| Failure::because("cannot print the result", &error))?);
+        let report = report.map_err(|error| Failure::because("cannot print the result", &error))?;
+        output::print_json(&format!("{report}\n"))
+            .map_err(|error| Failure::because("cannot print the result", &error))?;
     } else if let Some(mut view) = view {
         view.finish(ended.as_ref().ok(), elapsed, &statistics);
     }

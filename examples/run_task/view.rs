@@ -1,16 +1,15 @@
 //! The live view: what is finished scrolls by, what is not is redrawn below it.
 
-use std::{
-    collections::HashSet,
-    io::{Write, stdout},
-    time::Duration,
-};
+use std::{collections::HashSet, time::Duration};
 
 use opencode_conductor::{
     AgentStatus, BlockBody, BlockId, BlockStatus, ClientStatistics, Completion, ConversationBlock,
     PromptExecutionResult, RunStatus, SessionConversationState, SubagentBlock, Thread, Update,
 };
-use opencode_conductor_examples::style::{self, Ink, Style, shorten, wrap};
+use opencode_conductor_examples::{
+    output::{self, Colours},
+    style::{self, Ink, Style, shorten, wrap},
+};
 use serde_json::Value;
 
 use crate::arguments::Arguments;
@@ -115,7 +114,7 @@ impl View {
             live.drain(..live.len().saturating_sub(room));
             live.push(String::new());
             live.push(self.status_line(state, elapsed));
-            self.redraw(&scrolled, &live);
+            output::redraw(&mut self.n_live, &scrolled, &live);
         } else {
             print(&scrolled);
         }
@@ -124,7 +123,7 @@ impl View {
     /// Takes the changing lines away.
     pub(crate) fn clear(&mut self) {
         if self.style.live {
-            self.redraw(&[], &[]);
+            output::redraw(&mut self.n_live, &[], &[]);
         }
     }
 
@@ -300,6 +299,7 @@ impl View {
             _ => "…".to_owned(),
         };
         let time = ms.map(|ms| style::duration(Duration::from_millis(ms))).unwrap_or_default();
+        let name = &style::harmless(name);
         let used = 2 + style::width(name) + 1 + style::width(&time) + 1;
         let what = shorten(what, columns.saturating_sub(used));
         let gap = columns.saturating_sub(used + style::width(&what));
@@ -319,37 +319,12 @@ impl View {
         }
         lines
     }
-
-    /// Prints lines for good above the changing ones, and those.
-    fn redraw(&mut self, scrolled: &[String], live: &[String]) {
-        use std::fmt::Write as _;
-        let mut frame = String::from("\x1b[?25l\r");
-        if self.n_live > 0 {
-            // Writing to a string cannot fail.
-            let _ = write!(frame, "\x1b[{}A", self.n_live);
-        }
-        frame.push_str("\x1b[J");
-        for line in scrolled.iter().chain(live) {
-            frame.push_str(line);
-            frame.push('\n');
-        }
-        if live.is_empty() {
-            frame.push_str("\x1b[?25h");
-        }
-        self.n_live = live.len();
-        write(&frame);
-    }
 }
 
 fn print(lines: &[String]) {
     let text: String = lines.iter().flat_map(|line| [line, "\n"]).collect();
-    write(&text);
-}
-
-fn write(text: &str) {
-    let mut stdout = stdout().lock();
     // A reader that has seen enough is no reason to stop the task.
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    let _ = output::print(&text, Colours::of_stdout());
 }
 
 /// What happens now, in a word or two.

@@ -2,6 +2,8 @@
 
 use std::{error::Error, fmt, process::ExitCode};
 
+use crate::output::complain;
+
 /// Why a program ends early: one line for a person, and the exit status.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -59,10 +61,9 @@ pub fn root_cause(error: &dyn Error) -> String {
 }
 
 /// The exit status of a program that ended like this; says why on standard error.
-#[expect(clippy::print_stderr, reason = "this is where a program's last words belong")]
 pub fn exit(program: &str, result: Result<ExitCode, Failure>) -> ExitCode {
     result.unwrap_or_else(|failure| {
-        eprintln!("{program}: {}", failure.line);
+        complain(&format!("{program}: {}", failure.line));
         ExitCode::from(failure.status)
     })
 }

@@ -9,4 +9,5 @@ pub mod flags;
 pub mod interrupt;
 pub mod json;
 pub mod logging;
+pub mod output;
 pub mod style;

@@ -5,6 +5,8 @@ use std::{io::IsTerminal, path::Path, time::Duration};
 use rustix::termios::tcgetwinsize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+use crate::output::{Colours, filtered};
+
 /// Lines longer than this are hard to read, however wide the terminal.
 const MAX_WIDTH: usize = 100;
 
@@ -64,6 +66,11 @@ impl Style {
         }
     }
 
+    /// Whether [`Self::paint`] colours anything.
+    pub fn has_colour(self) -> bool {
+        self.colour
+    }
+
     /// How many columns there are to print on.
     pub fn columns() -> usize {
         let columns = tcgetwinsize(std::io::stdout()).map_or(0, |size| usize::from(size.ws_col));
@@ -82,14 +89,9 @@ pub fn width(text: &str) -> usize {
     text.width()
 }
 
-/// What a terminal would act upon instead of showing it is made visible, and tabs become spaces.
+/// One line in which nothing is left that a terminal would act upon, and tabs are spaces.
 pub fn harmless(text: &str) -> String {
-    let visible = |c: char| match c {
-        '\t' => ' ',
-        c if c.is_control() => '\u{fffd}',
-        c => c,
-    };
-    text.chars().map(visible).collect()
+    filtered(text, Colours::None).replace('\t', " ").replace('\n', "\u{fffd}")
 }
 
 /// The first line of a text, cut to at most `columns`.

@@ -342,6 +342,76 @@ async fn a_person_at_the_terminal_is_asked() {
     }
 }
 
+/// What was typed before there was a question is no answer to it.
+#[tokio::test]
+async fn typed_ahead_input_does_not_answer() {
+    use rustix::{fs::OFlags, pty};
+    use tokio::io::AsyncWriteExt;
+
+    let mut tool = ScriptedTool::new("bash", json!({"command": "touch x"})).output("ok");
+    tool.result.ask = Some(("bash".to_owned(), "touch x".to_owned()));
+    let prompt = Script::new([Step::tool(tool), Step::text("Done.")]).prompt("do it");
+    let terminal = pty::openpt(pty::OpenptFlags::RDWR | pty::OpenptFlags::NOCTTY).unwrap();
+    pty::grantpt(&terminal).unwrap();
+    pty::unlockpt(&terminal).unwrap();
+    let name = pty::ptsname(&terminal, Vec::new()).unwrap();
+    let input =
+        rustix::fs::open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY, rustix::fs::Mode::empty()).unwrap();
+    let mut keyboard = tokio::fs::File::from_std(fs::File::from(terminal));
+    keyboard.write_all(b"y\ny\n").await.unwrap();
+    keyboard.flush().await.unwrap();
+
+    let mut command = example("run_task", &["--permission", "ask", "--json", &prompt]);
+    command.stdin(input).stdout(std::process::Stdio::piped()).kill_on_drop(true);
+    let mut process = command.spawn().unwrap();
+    let mut stdout = process.stdout.take().unwrap();
+    let mut printed = Vec::new();
+    let asked = |printed: &[u8]| String::from_utf8_lossy(printed).contains("[N]o");
+    while !asked(&printed) {
+        assert_ne!(stdout.read_buf(&mut printed).await.unwrap(), 0, "it asks");
+    }
+    keyboard.write_all(b"n\n").await.unwrap();
+    keyboard.flush().await.unwrap();
+    stdout.read_to_end(&mut printed).await.unwrap();
+    let printed = String::from_utf8_lossy(&printed);
+    assert!(printed.contains("touch x") && printed.contains("[a]lways allows from now on"), "{printed}");
+    assert!(printed.contains("\"status\": \"error\""), "{printed}");
+}
+
+/// What a model, a tool or a server says must not steer a terminal, nor whatever reads what is printed.
+#[tokio::test]
+async fn nothing_that_steers_a_terminal_is_printed() {
+    let evil = "\u{1b}]0;title\u{7}\u{1b}[2J\u{9b}31m\u{202e}gnp.exe";
+    let tool = ScriptedTool::new("bash", json!({"command": format!("echo {evil}")})).output(evil);
+    let script = Script::new([Step::tool(tool), Step::text(evil)]);
+    let prompt = script.prompt("do it");
+    let is_evil = |c: char| c.is_control() && c != '\n' || ('\u{202a}'..='\u{202e}').contains(&c);
+    let failing = with_message(evil);
+    for (program, args) in [
+        ("run_task", vec![prompt.as_str()]),
+        ("run_task", vec!["--json", prompt.as_str()]),
+        ("run_task", vec![failing.as_str()]),
+        ("fleet", vec!["--json", prompt.as_str()]),
+        ("fleet", vec![prompt.as_str(), failing.as_str()]),
+    ] {
+        let ended = run(example(program, &args)).await;
+        for text in [&ended.stdout, &ended.stderr] {
+            let found: Vec<char> = text.chars().filter(|c| is_evil(*c)).collect();
+            assert!(found.is_empty(), "{program} {args:?}: {found:?} in {ended}");
+        }
+        assert!(ended.stdout.contains("gnp.exe") || ended.stderr.contains("gnp.exe"), "{ended}");
+    }
+}
+
+/// A prompt on which the provider fails with these words.
+fn with_message(words: &str) -> String {
+    let mut step = Step::error(400);
+    if let Some(error) = &mut step.error {
+        error.body = Some(json!({"error": {"message": words}}));
+    }
+    Script::new([step]).prompt("fail")
+}
+
 // ── On the real server ───────────────────────────────────────────────────────────────────────────────────────────
 
 /// A home for a real server whose only model is the scripted one.
@@ -427,5 +497,27 @@ async fn a_fleet_keeps_what_its_tasks_have_changed() {
     let worktree = Path::new(changed["worktree"].as_str().unwrap());
     assert!(worktree.join("new").exists(), "{ended}");
     assert_eq!(worktrees_of(&repository).await, 2, "{ended}");
+    fs::remove_dir_all(worktree.parent().unwrap()).unwrap();
+}
+
+/// A commit on no branch is gone with its worktree, and git sees no changed file.
+#[tokio::test]
+async fn a_fleet_keeps_what_its_tasks_have_committed() {
+    let Some(home) = Home::new().await else { return };
+    let repository = repository().await;
+    let path = repository.path().to_str().unwrap();
+    let commit = "git -c user.name=t -c user.email=t@example.org commit --quiet --allow-empty --message=work";
+    let tool = ScriptedTool::new("bash", json!({"command": commit, "description": "commit"}));
+    let change = Script::new([Step::tool(tool), Step::text("Done.")]).prompt("commit");
+    let args = ["--managed", "--directory", path, "--json", &change];
+    let ended = run(home.example("fleet", &args)).await;
+    assert_eq!(ended.status, 0, "{ended}");
+    let task = &ended.json()["tasks"][0];
+    assert_eq!(
+        (&task["changedFiles"], &task["newCommits"], &task["kept"]),
+        (&json!(0), &json!(1), &json!(true)),
+        "{ended}"
+    );
+    let worktree = Path::new(task["worktree"].as_str().unwrap());
     fs::remove_dir_all(worktree.parent().unwrap()).unwrap();
 }

@@ -196,14 +196,28 @@ function answering(card, send) {
   };
 }
 
+/** Text on which somebody decides: what does not show, or turns other text round, is spelled out. */
+export function spelledOut(text) {
+  const unseen = /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]/gu;
+  return text.replace(unseen, (c) => `<U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}>`);
+}
+
 function permissionCard(request, task, send) {
-  const title = el("h3", {}, `Permission for ${request.permission}`);
+  const title = el("h3", {}, `Permission for ${spelledOut(request.permission)}`);
   const whose = request.sessionID === task.session ? [] : [el("p", { className: "quiet" }, "A subagent asks.")];
-  const patterns = request.patterns.map((pattern) => el("code", { className: "pattern" }, pattern));
-  const diff = typeof request.metadata?.diff === "string" ? [el("pre", { className: "body" }, cut(request.metadata.diff))] : [];
+  const list = (texts) => texts.map((text) => el("code", { className: "pattern" }, spelledOut(text)));
+  // The command in full, as it will run; the patterns are only what the server made of it.
+  const { command, diff: change } = request.metadata ?? {};
+  const whole = typeof command === "string" ? [el("pre", { className: "command" }, spelledOut(command))] : [];
+  const isSame = request.patterns.length === 1 && request.patterns[0] === command;
+  const patterns = isSame ? [] : [...(whole.length > 0 ? [el("p", { className: "quiet" }, "for")] : []), ...list(request.patterns)];
+  const diff = typeof change === "string" ? [el("pre", { className: "body" }, spelledOut(change))] : [];
   const button = (words, className, body) =>
-    el("button", { type: "button", className, onclick: () => reply(`/permissions/${request.id}`, body) }, words);
-  const scope = `Always allows ${request.always.join(", ") || "all like it"}, in all tasks.`;
+    el("button", { type: "button", className, onclick: () => reply(`/permissions/${encodeURIComponent(request.id)}`, body) }, words);
+  const scope =
+    request.always.length > 0
+      ? [el("p", { className: "quiet" }, "“Always” allows from now on, in all tasks:"), ...list(request.always)]
+      : [el("p", { className: "quiet" }, "“Always” allows nothing beyond this.")];
   const buttons = el(
     "div",
     { className: "buttons" },
@@ -216,10 +230,11 @@ function permissionCard(request, task, send) {
     { className: "request", "data-request": request.id, "aria-label": `Permission for ${request.permission}` },
     title,
     ...whose,
+    ...whole,
     ...patterns,
     ...diff,
     buttons,
-    el("p", { className: "quiet" }, scope),
+    ...scope,
     el("p", { className: "failure", role: "alert" }),
   );
   const reply = answering(card, send);
@@ -260,10 +275,10 @@ function questionCard(request, task, send) {
     if (answers.some((answer) => answer.length === 0)) {
       say(card.querySelector(".failure"), "Choose an answer, or write one.");
     } else {
-      reply(`/questions/${request.id}`, { answers });
+      reply(`/questions/${encodeURIComponent(request.id)}`, { answers });
     }
   };
-  decline.onclick = () => reply(`/questions/${request.id}`, { answers: null });
+  decline.onclick = () => reply(`/questions/${encodeURIComponent(request.id)}`, { answers: null });
   return card;
 }
 

@@ -160,7 +160,7 @@ fn every(events: &[ConversationEvent]) -> usize {
 async fn the_page_folds_as_the_library_does() {
     let Some(mut browser) = Browser::start().await else { return };
     let dashboard = Dashboard::start([]).await;
-    browser.open(&dashboard.url).await;
+    browser.open(&dashboard.entry).await;
     for (name, events) in streams() {
         let fold = format!("import('/fold.js').then({})", script(&events, every(&events)));
         let folded = browser.eval(&fold).await;

@@ -64,7 +64,7 @@ async fn a_turn_is_watched_from_its_first_word_to_its_end() {
     let read = ScriptedTool::new("read", json!({"filePath": "numbers.txt"})).output("1 2 3");
     let script = Script::new([Step::tool(read), Step::tool(ScriptedTool::new("task", task)), step]);
     let dashboard = Dashboard::start([("count", script)]).await;
-    browser.open(&dashboard.url).await;
+    browser.open(&dashboard.entry).await;
     browser.wait(&shows(1, "One two")).await;
     browser.wait(&is(1, "busy")).await;
     assert_eq!(browser.eval(&shows(1, "eight")).await, false);
@@ -104,7 +104,7 @@ async fn permissions_are_granted_and_denied() {
     let Some(mut browser) = Browser::start().await else { return };
     let script = |command| Script::new([Step::tool(asking(command)), Step::text("Went on.")]);
     let dashboard = Dashboard::start([("make a", script("touch a")), ("make b", script("touch b"))]).await;
-    browser.open(&dashboard.url).await;
+    browser.open(&dashboard.entry).await;
     for task in [1, 2] {
         browser.wait(&is(task, "asks")).await;
     }
@@ -132,7 +132,7 @@ async fn always_answers_for_what_it_covers() {
     let mut step = Step::tool(asking("git add"));
     step.tools.push(asking("git commit"));
     let dashboard = Dashboard::start([("commit", Script::new([step, halting("Done.", "end")]))]).await;
-    browser.open(&dashboard.url).await;
+    browser.open(&dashboard.entry).await;
     browser.wait("document.querySelectorAll('.request').length === 2").await;
     browser.click(".request button:nth-child(2)").await;
     // While the turn still runs.
@@ -150,7 +150,7 @@ async fn questions_are_answered() {
     let script = || Script::new([ask(), Step::text("I see.")]);
     let dashboard =
         Dashboard::start([("ask", script()), ("ask again", script()), ("ask more", script())]).await;
-    browser.open(&dashboard.url).await;
+    browser.open(&dashboard.entry).await;
     for task in [1, 2, 3] {
         browser.wait(&is(task, "asks")).await;
     }
@@ -179,7 +179,7 @@ async fn a_reload_shows_the_same_and_goes_on() {
     let script =
         || Script::new([Step::tool(asking("touch a")), halting("One two three four five six", "middle")]);
     let dashboard = Dashboard::start([("count", script()), ("count too", script())]).await;
-    browser.open(&dashboard.url).await;
+    browser.open(&dashboard.entry).await;
     browser.wait(&is(2, "asks")).await;
     browser.wait(&is(1, "asks")).await;
     browser.click("#task-1 .request .primary").await;
@@ -204,7 +204,7 @@ async fn a_lost_connection_is_made_up_for() {
     let script = Script::new([halting("One two three four five six", "middle")]);
     let dashboard = Dashboard::start([("count", script)]).await;
     let network = Proxy::start(&dashboard.url).await;
-    browser.open(&network.url()).await;
+    browser.open(&format!("{}/?token={}", network.url(), dashboard.token())).await;
     browser.wait(&shows(1, "One two")).await;
     browser.wait("document.querySelector('#connection').dataset.state === 'live'").await;
     network.go_dark();
@@ -227,7 +227,7 @@ async fn the_program_ends_while_somebody_watches() {
     let Some(mut browser) = Browser::start().await else { return };
     let script = Script::new([halting("One two three four five six", "never")]);
     let mut dashboard = Dashboard::start([("count", script)]).await;
-    browser.open(&dashboard.url).await;
+    browser.open(&dashboard.entry).await;
     browser.wait(&shows(1, "One two")).await;
     let process = Pid::from_raw(dashboard.process.id().unwrap().cast_signed()).unwrap();
     kill_process(process, Signal::INT).unwrap();
@@ -250,7 +250,7 @@ async fn the_program_ends_while_somebody_watches() {
 async fn a_task_is_started_and_aborted_on_the_page() {
     let Some(mut browser) = Browser::start().await else { return };
     let dashboard = Dashboard::start([]).await;
-    browser.open(&dashboard.url).await;
+    browser.open(&dashboard.entry).await;
     browser.wait("!document.querySelector('#empty').hidden").await;
     let prompt = Script::new([halting("One two three four five six", "never")]).prompt("count");
     browser.click("#prompt").await;
@@ -280,7 +280,7 @@ async fn hostile_text_is_only_text() {
     let prompt = format!("{evil} {long}");
     let dashboard = Dashboard::start([(&prompt, Script::new([first, second, Step::text("Done.")]))]).await;
     browser.resize(390, 844).await;
-    browser.open(&dashboard.url).await;
+    browser.open(&dashboard.entry).await;
     let fits = "document.documentElement.scrollWidth <= innerWidth";
     browser.wait("document.querySelector('.request button.danger')").await;
     assert_eq!(browser.eval(&shows(1, evil)).await, true);
@@ -302,7 +302,7 @@ async fn hostile_text_is_only_text() {
 async fn the_page_follows_the_preferred_colours() {
     let Some(mut browser) = Browser::start().await else { return };
     let dashboard = Dashboard::start([]).await;
-    browser.open(&dashboard.url).await;
+    browser.open(&dashboard.entry).await;
     let mut lightness = Vec::new();
     for scheme in ["light", "dark"] {
         browser.prefer(scheme).await;
@@ -319,7 +319,7 @@ async fn the_page_follows_the_preferred_colours() {
 async fn foreign_pages_can_do_nothing() {
     let Some(mut browser) = Browser::start().await else { return };
     let dashboard = Dashboard::start([("do it", Script::new([Step::tool(asking("touch a"))]))]).await;
-    browser.open(&dashboard.url).await;
+    browser.open(&dashboard.entry).await;
     browser.wait(&is(1, "asks")).await;
     let request = browser.eval("document.querySelector('.request').dataset.request").await;
     let (url, request) = (&dashboard.url, request.as_str().unwrap());
@@ -364,7 +364,8 @@ async fn foreign_origins_and_names_are_refused() {
         (&[("origin", url), ("sec-fetch-site", "same-origin")], 400),
     ];
     for (headers, status) in rows {
-        let mut sent = client.post(format!("{url}/tasks")).json(&json!({"prompt": " "}));
+        let sent = client.post(format!("{url}/tasks")).header("cookie", dashboard.cookie());
+        let mut sent = sent.json(&json!({"prompt": " "}));
         for (name, value) in headers {
             sent = sent.header(*name, *value);
         }
@@ -382,9 +383,64 @@ async fn foreign_origins_and_names_are_refused() {
         ("10.0.0.1", 403),
     ];
     for (host, status) in hosts {
-        let got = client.get(format!("{url}/events")).header("host", host).send().await.unwrap();
+        let sent = client.get(format!("{url}/events")).header("cookie", dashboard.cookie());
+        let got = sent.header("host", host).send().await.unwrap();
         assert_eq!(got.status(), status, "{host}");
         let policy = got.headers()["content-security-policy"].to_str().unwrap();
         assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
     }
+}
+
+/// Any user of this machine reaches the port, and so does any program that an agent runs.
+#[tokio::test]
+async fn nobody_gets_in_without_the_token() {
+    let dashboard = Dashboard::start([("do it", Script::new([Step::tool(asking("touch a"))]))]).await;
+    let (url, port) = (dashboard.url.as_str(), dashboard.url.rsplit(':').next().unwrap());
+    let no_redirect = reqwest::redirect::Policy::none();
+    let client = reqwest::Client::builder().no_proxy().redirect(no_redirect).build().unwrap();
+    let paths = ["/", "/app.js", "/style.css", "/events", "/nowhere", "/?token=", "/?token=wrong"];
+    for path in paths.map(str::to_owned).into_iter().chain([format!("/events?token={}", dashboard.token())]) {
+        for cookie in [String::new(), format!("conductor-{port}="), format!("conductor-{port}=wrong")] {
+            let got = client.get(format!("{url}{path}")).header("cookie", &cookie).send().await.unwrap();
+            assert_eq!(got.status(), 401, "{path}, {cookie:?}");
+        }
+    }
+    for (path, body) in [
+        ("/tasks", json!({"prompt": "evil"})),
+        ("/tasks/1/abort", json!({})),
+        ("/permissions/per_1", json!({"reply": "always"})),
+        ("/questions/que_1", json!({"answers": null})),
+    ] {
+        let got = client.post(format!("{url}{path}")).json(&body).send().await.unwrap();
+        assert_eq!(got.status(), 401, "{path}");
+    }
+    let let_in = client.get(&dashboard.entry).send().await.unwrap();
+    assert_eq!(let_in.status(), 303);
+    assert_eq!(let_in.headers()["location"], "/", "the token does not stay in the address");
+    let cookie = let_in.headers()["set-cookie"].to_str().unwrap();
+    assert_eq!(cookie, format!("{}; HttpOnly; SameSite=Strict; Path=/", dashboard.cookie()));
+    let got = client.get(url).header("cookie", dashboard.cookie()).send().await.unwrap();
+    assert_eq!(got.status(), 200);
+    let decided = client.post(format!("{url}/permissions/per%2F..%2Fx")).header("cookie", dashboard.cookie());
+    assert_eq!(decided.json(&json!({"reply": "once"})).send().await.unwrap().status(), 404);
+}
+
+/// What somebody approves on the page is what will run, whatever it looks like.
+#[tokio::test]
+async fn a_person_sees_in_full_what_would_run_and_what_always_allows() {
+    let Some(mut browser) = Browser::start().await else { return };
+    let command = "touch a && \u{202e}rm -rf\u{200b} ~/\n  # the second line";
+    let mut tool = asking(command);
+    tool.result.ask = Some(("bash".to_owned(), "touch *".to_owned()));
+    let dashboard = Dashboard::start([("do it", Script::new([Step::tool(tool)]))]).await;
+    browser.open(&dashboard.entry).await;
+    browser.wait(&is(1, "asks")).await;
+    let card =
+        |part: &str| format!("[...document.querySelectorAll('.request {part}')].map((it) => it.textContent)");
+    let shown = browser.eval(&card(".command")).await;
+    assert_eq!(shown, json!(["touch a && <U+202E>rm -rf<U+200B> ~/\n  # the second line"]));
+    // The pattern, and below the buttons what "always" grants.
+    assert_eq!(browser.eval(&card(".pattern")).await, json!(["touch *", "touch *"]));
+    let words = browser.eval("document.querySelector('.request').innerText").await;
+    assert!(words.as_str().unwrap().contains("“Always” allows from now on, in all tasks:"), "{words}");
 }

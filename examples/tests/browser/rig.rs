@@ -15,7 +15,10 @@ use tokio::{
 
 /// A running dashboard; dropping it ends it.
 pub(crate) struct Dashboard {
+    /// Where it is, without the token.
     pub(crate) url: String,
+    /// What it prints for people to open.
+    pub(crate) entry: String,
     pub(crate) fake: FakeOpenCode,
     pub(crate) process: Child,
     _directory: TempDir,
@@ -36,8 +39,19 @@ impl Dashboard {
         let directory = TempDir::new().unwrap();
         let server = ["--server".to_owned(), fake.url()];
         let mut command = command(directory.path());
-        let (process, url) = spawn(command.args(server).args(prompts)).await;
-        Self { url, fake, process, _directory: directory }
+        let (process, entry) = spawn(command.args(server).args(prompts)).await;
+        let url = entry.split("/?").next().unwrap().to_owned();
+        Self { url, entry, fake, process, _directory: directory }
+    }
+
+    /// What a browser has after it opened the address.
+    pub(crate) fn cookie(&self) -> String {
+        let (port, token) = (self.url.rsplit(':').next().unwrap(), self.token());
+        format!("conductor-{port}={token}")
+    }
+
+    pub(crate) fn token(&self) -> &str {
+        self.entry.split_once("/?token=").unwrap().1
     }
 
     /// A task's conversation, read from the server by somebody else.
@@ -61,7 +75,7 @@ pub(crate) fn command(directory: &Path) -> Command {
     command
 }
 
-/// Starts a dashboard and waits for its address.
+/// Starts a dashboard and waits for its address, with the token in it.
 pub(crate) async fn spawn(command: &mut Command) -> (Child, String) {
     let mut process = command.spawn().unwrap();
     let mut line = String::new();

@@ -29,7 +29,12 @@ struct Page {
 impl Page {
     async fn start(dashboard: &Dashboard) -> Self {
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        let response = client.get(format!("{}/events", dashboard.url)).send().await.unwrap();
+        let response = client
+            .get(format!("{}/events", dashboard.url))
+            .header("cookie", dashboard.cookie())
+            .send()
+            .await
+            .unwrap();
         let mut watcher = Self {
             response,
             unread: Vec::new(),
