@@ -2,13 +2,14 @@
 
 use std::{
     any::Any,
-    fmt,
+    fmt, io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
 use serde_json::{Map, Value};
+use tokio::io::AsyncReadExt;
 
 use super::PromptError;
 use crate::{
@@ -161,7 +162,7 @@ impl PromptInput {
         }
     }
 
-    /// Attaches a file, which is read before anything is sent.
+    /// Attaches a regular file of at most 32 MiB, which is read before anything is sent.
     pub fn file(mut self, path: impl Into<PathBuf>, media_type: impl Into<String>) -> Self {
         self.parts.push(InputPart::File { path: path.into(), media_type: media_type.into() });
         self
@@ -319,13 +320,26 @@ impl InputPart {
     }
 }
 
+/// Reads a regular file of at most [`MAX_ATTACHMENT_BYTES`], whatever it says about its length and whatever is at `path` a moment later.
 async fn read(path: &Path) -> Result<Vec<u8>, PromptError> {
     let unreadable = |source| AttachmentError { path: path.to_owned(), source };
-    let length = tokio::fs::metadata(path).await.map_err(unreadable)?.len();
-    if usize::try_from(length).is_ok_and(|length| length > MAX_ATTACHMENT_BYTES) {
+    let mut options = tokio::fs::OpenOptions::new();
+    options.read(true);
+    // A pipe that nobody writes to would hold up the call that opens it.
+    #[cfg(unix)]
+    options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
+    let file = options.open(path).await.map_err(unreadable)?;
+    if !file.metadata().await.map_err(unreadable)?.is_file() {
+        let refused = io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
+        return Err(unreadable(refused).into());
+    }
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(MAX_ATTACHMENT_BYTES).unwrap_or(u64::MAX);
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes).await.map_err(unreadable)?;
+    if bytes.len() > MAX_ATTACHMENT_BYTES {
         return Err(TOO_LARGE.into());
     }
-    Ok(tokio::fs::read(path).await.map_err(unreadable)?)
+    Ok(bytes)
 }
 
 impl fmt::Debug for PromptInput {

@@ -15,7 +15,7 @@ const KEPT_LINE_BYTES: u64 = 4096;
 #[derive(Clone)]
 pub(crate) struct LastLines {
     lines: Arc<Mutex<VecDeque<String>>>,
-    secret: Arc<str>,
+    secrets: Arc<[Arc<str>]>,
 }
 
 /// Reads lines until the end, whatever they contain; an endless line costs no memory.
@@ -32,9 +32,9 @@ pub(crate) async fn read_lines(pipe: impl AsyncRead + Unpin, mut take: impl FnMu
 }
 
 impl LastLines {
-    /// None yet; wherever `secret` stands in one, it is not kept.
-    pub(crate) fn new(secret: Arc<str>) -> Self {
-        Self { lines: Arc::default(), secret }
+    /// None yet; wherever one of `secrets` stands in one, it is not kept.
+    pub(crate) fn new(secrets: Vec<Arc<str>>) -> Self {
+        Self { lines: Arc::default(), secrets: secrets.into() }
     }
 
     pub(crate) fn push(&self, line: &str) {
@@ -42,7 +42,13 @@ impl LastLines {
         if lines.len() == KEPT_LINES {
             lines.pop_front();
         }
-        lines.push_back(line.replace(&*self.secret, "[password]"));
+        let mut line = line.to_owned();
+        for secret in self.secrets.iter().filter(|secret| !secret.is_empty()) {
+            if line.contains(&**secret) {
+                line = line.replace(&**secret, "[password]");
+            }
+        }
+        lines.push_back(line);
     }
 
     pub(crate) fn all(&self) -> Vec<String> {
@@ -56,7 +62,7 @@ mod tests {
 
     #[tokio::test]
     async fn endless_and_broken_lines_are_cut_and_the_password_is_not_kept() {
-        let lines = LastLines::new("geheim".into());
+        let lines = LastLines::new(vec!["geheim".into()]);
         let sink = lines.clone();
         let mut text = b"a\xffb\nthe password is geheim\n".to_vec();
         text.extend(vec![b'x'; 10_000]);

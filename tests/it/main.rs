@@ -70,11 +70,14 @@ mod proxy;
 #[path = "../support/real.rs"]
 mod real;
 #[cfg(feature = "test-util")]
+mod real_hostile;
+#[cfg(feature = "test-util")]
 mod real_manager;
 #[cfg(feature = "client")]
 mod server_fake;
 #[cfg(feature = "client")]
 mod server_real;
 mod stream_view;
+mod supply_chain;
 #[cfg(feature = "client")]
 mod support;

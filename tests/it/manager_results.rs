@@ -263,6 +263,27 @@ async fn attachments_are_read_before_anything_is_sent() {
     stage.ask(&texts("next")).await.unwrap();
 }
 
+/// What says that it is empty and never ends, and what never begins.
+#[cfg(unix)]
+#[tokio::test]
+async fn an_attachment_is_a_regular_file_and_never_read_beyond_the_limit() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("pipe");
+    let made = tokio::process::Command::new("mkfifo").arg(&pipe).status().await.unwrap();
+    assert!(made.success());
+    let socket = directory.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let stage = Stage::new().await;
+    let before = stage.requests(Route::PromptAsync);
+    for path in ["/dev/zero".into(), pipe, socket] {
+        let input = stage.input(&texts("x")).file(&path, "text/plain");
+        let error = stage.send(input).await.unwrap_err();
+        assert!(matches!(&error, PromptError::Attachment(_)), "{path:?}: {error:?}");
+    }
+    assert_eq!(stage.requests(Route::PromptAsync), before, "nothing was sent");
+    stage.ask(&texts("next")).await.unwrap();
+}
+
 #[derive(Debug, PartialEq, serde::Deserialize)]
 struct Verdict {
     ok: bool,

@@ -84,7 +84,15 @@ async fn a_server_is_launched_as_asked_and_shut_down_with_all_it_started() {
     let read = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
     assert_eq!(read("args"), "--hostname 127.0.0.1 --port 0\n");
     let path = directory.path().canonicalize().unwrap();
-    assert_eq!(read("env"), format!("{}|opencode|geheim|{{\"share\":\"disabled\"}}\n", path.display()));
+    let env = read("env");
+    let (given, config) = env.rsplit_once('|').unwrap();
+    assert_eq!(given, format!("{}|opencode|geheim", path.display()));
+    let config: serde_json::Value = serde_json::from_str(config).unwrap();
+    assert_eq!(config["share"], "disabled");
+    // The plugin that keeps the password from tools.
+    let [plugin] = config["plugin"].as_array().unwrap().as_slice() else { panic!("{config}") };
+    let plugin = PathBuf::from(plugin.as_str().unwrap().strip_prefix("file://").unwrap());
+    assert!(fs::read_to_string(&plugin).unwrap().contains("delete process.env.OPENCODE_SERVER_PASSWORD"));
     let pids = pids(directory.path());
     assert_eq!(server.pid(), Some(pids[1]));
     assert!(pids.iter().copied().all(is_alive));
@@ -92,6 +100,72 @@ async fn a_server_is_launched_as_asked_and_shut_down_with_all_it_started() {
     assert!(exit.requested);
     assert_eq!(exit.stderr, ["starting with password [password]"]);
     all_dead(&pids).await;
+    assert!(!plugin.exists(), "nothing is left behind");
+}
+
+/// Whatever a server prints, the password goes nowhere but to the address that it was told.
+#[tokio::test]
+async fn a_server_that_names_another_address_than_it_was_told_is_not_talked_to() {
+    let api = healthy().await;
+    let port = api.address().port();
+    for (url, told) in [
+        ("http://192.0.2.1:4096".to_owned(), 0),
+        (format!("http://localhost:{port}"), 0),
+        (format!("http://127.0.0.1:{port}@example.org:80"), 0),
+        (api.uri(), if port == 1 { 2 } else { 1 }),
+    ] {
+        let (directory, options) = fake(SERVE);
+        fs::write(directory.path().join("url"), &url).unwrap();
+        let error = soon(OpenCodeServer::launch(options.port(told))).await.unwrap_err();
+        assert!(matches!(error, LaunchError::Elsewhere), "{url}: {error:?}");
+        all_dead(&pids(directory.path())).await;
+    }
+    assert!(api.received_requests().await.unwrap().is_empty());
+    let (directory, options) = fake(SERVE);
+    fs::write(directory.path().join("url"), api.uri()).unwrap();
+    let server = soon(OpenCodeServer::launch(options.port(port))).await.unwrap();
+    assert_eq!(
+        fs::read_to_string(directory.path().join("args")).unwrap(),
+        format!("--hostname 127.0.0.1 --port {port}\n")
+    );
+    soon(server.shutdown()).await;
+}
+
+#[tokio::test]
+async fn a_server_gets_only_the_variables_that_it_may_have() {
+    let api = healthy().await;
+    let listing = r#"env > "$FAKE_DIR/variables"; "#;
+    let (directory, options) = fake(&format!("{listing}{SERVE}"));
+    fs::write(directory.path().join("url"), api.uri()).unwrap();
+    let server = soon(OpenCodeServer::launch(options.env_allow(["PATH"]))).await.unwrap();
+    let variables = fs::read_to_string(directory.path().join("variables")).unwrap();
+    let names: std::collections::BTreeSet<&str> =
+        variables.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
+    let expected = [
+        "FAKE_DIR",
+        "OPENCODE_CONFIG_CONTENT",
+        "OPENCODE_DISABLE_AUTOUPDATE",
+        "OPENCODE_SERVER_PASSWORD",
+        "OPENCODE_SERVER_USERNAME",
+        "PATH",
+        "PWD",
+    ];
+    let shells_own = ["_", "SHLVL", "OLDPWD"];
+    assert_eq!(names.into_iter().filter(|name| !shells_own.contains(name)).collect::<Vec<_>>(), expected);
+    soon(server.shutdown()).await;
+}
+
+/// Keys that a server was given and repeats are in no error, and in no log.
+#[tokio::test]
+async fn what_a_server_says_is_quoted_without_its_keys() {
+    let (_directory, options) = fake(r#"echo "bad key $SOME_API_KEY, $OPENCODE_CONFIG_CONTENT" >&2; exit 3"#);
+    let options = options
+        .env("SOME_API_KEY", "sk-very-long-key")
+        .config(json!({"provider": {"p": {"options": {"apiKey": "another-long-key"}}}}));
+    let error = soon(OpenCodeServer::launch(options)).await.unwrap_err();
+    let shown = format!("{error} {error:?}");
+    assert!(shown.contains("bad key [password]"), "{shown}");
+    assert!(!shown.contains("very-long") && !shown.contains("another-long"), "{shown}");
 }
 
 #[tokio::test]

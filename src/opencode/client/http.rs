@@ -379,12 +379,16 @@ impl Endpoint {
     }
 
     fn is_loopback(&self) -> bool {
-        let url = self.get();
-        url.host_str().is_some_and(|host| {
-            let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-            host == "localhost" || address.is_ok_and(|address| address.is_loopback())
-        })
+        is_loopback(&self.get())
     }
+}
+
+/// Whether an address is this machine's own, in any of its spellings.
+fn is_loopback(url: &Url) -> bool {
+    url.host_str().is_some_and(|host| {
+        let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+        host.trim_end_matches('.') == "localhost" || address.is_ok_and(|address| address.is_loopback())
+    })
 }
 
 impl fmt::Debug for Http {
@@ -439,6 +443,22 @@ pub(super) fn directory_value(directory: &Directory) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_machine_itself_is_known_by_all_its_names() {
+        for (url, expected) in [
+            ("http://localhost", true),
+            ("http://localhost.:4096", true),
+            ("http://LOCALHOST.", true),
+            ("http://127.0.0.2", true),
+            ("http://2130706433", true),
+            ("http://[::1]:1", true),
+            ("http://localhost.example.org", false),
+            ("http://10.0.0.1", false),
+        ] {
+            assert_eq!(is_loopback(&Url::parse(url).unwrap()), expected, "{url}");
+        }
+    }
 
     #[test]
     fn only_percent_signs_are_encoded_twice() {

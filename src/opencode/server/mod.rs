@@ -21,10 +21,12 @@ use crate::{
 
 mod options;
 mod process;
+mod secrets;
 
 pub use options::{LaunchOptions, RestartPolicy};
 
 use process::Process;
+use secrets::HidePassword;
 
 /// A running `opencode serve` that belongs to this process.
 ///
@@ -130,6 +132,14 @@ pub enum LaunchError {
         /// The last lines that it wrote to standard error.
         stderr: Vec<String>,
     },
+    /// What has to be written for the server could not be.
+    #[error("cannot prepare the start of the server")]
+    NotPrepared(#[source] std::io::Error),
+    /// The process says that it listens elsewhere than it was told.
+    #[error(
+        "the server says that it listens elsewhere than on the loopback address and port that it was told"
+    )]
+    Elsewhere,
     /// The process answers, but not as it should.
     #[error("the server refuses the client")]
     Refused(#[source] ApiError),
@@ -152,7 +162,8 @@ impl OpenCodeServer {
         let group = Arc::new(ProcessGroup::default());
         // Made before the process is started, so that dropping the launch kills whatever was started.
         let guard = KillOnDrop(Arc::clone(&group));
-        let process = Process::start(&options, &password, &group).await?;
+        let hide = HidePassword::new().map_err(LaunchError::NotPrepared)?;
+        let process = Process::start(&options, &password, &hide, &group).await?;
         let client = options.client(process.url(), &password).map_err(LaunchError::Refused)?;
         let running = ServerState::Running { url: process.url().to_owned(), restarts: 0 };
         let (states, state) = watch::channel(running);
@@ -162,6 +173,7 @@ impl OpenCodeServer {
             policy: options.restart.clone(),
             options,
             password: Arc::clone(&password),
+            hide,
             client: client.clone(),
             group: Arc::clone(&group),
             states,
@@ -287,6 +299,7 @@ struct Supervisor {
     options: LaunchOptions,
     policy: RestartPolicy,
     password: Arc<str>,
+    hide: HidePassword,
     client: OpenCodeClient,
     group: Arc<ProcessGroup>,
     states: watch::Sender<ServerState>,
@@ -322,7 +335,7 @@ impl Supervisor {
                 .send_replace(ServerState::Restarting { exit: Arc::clone(&exit), restarts: *restarts });
             let start = async {
                 sleep(pause).await;
-                Process::start(&self.options, &self.password, &self.group).await
+                Process::start(&self.options, &self.password, &self.hide, &self.group).await
             };
             let started = tokio::select! {
                 started = start => started,
@@ -342,6 +355,8 @@ impl Supervisor {
                     return Some(process);
                 }
                 Err(LaunchError::Exited(next)) => exit = Arc::new(next),
+                // What it wrote last is in the error, and belongs in no log either.
+                Err(LaunchError::NotReady { .. }) => tracing::warn!("the restarted server does not answer"),
                 Err(error) => tracing::warn!(%error, "the server could not be restarted"),
             }
         }

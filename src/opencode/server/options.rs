@@ -1,7 +1,7 @@
 //! How to start a server.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     env,
     ffi::OsString,
     fmt,
@@ -27,12 +27,22 @@ type Configure = Arc<dyn Fn(ClientBuilder) -> ClientBuilder + Send + Sync>;
 pub struct LaunchOptions {
     executable: Option<PathBuf>,
     pub(super) directory: Option<PathBuf>,
-    pub(super) environment: Vec<(OsString, OsString)>,
+    inherited: Inherited,
+    removed: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    pub(super) port: u16,
     pub(super) config: Option<Value>,
     pub(super) password: Option<Arc<str>>,
     pub(super) startup_timeout: Duration,
     pub(super) restart: RestartPolicy,
     configure: Option<Configure>,
+}
+
+/// Which of this process's environment variables a server gets.
+#[derive(Debug, Clone)]
+enum Inherited {
+    All,
+    Only(Vec<OsString>),
 }
 
 /// How often a crashed server is started again.
@@ -48,7 +58,10 @@ impl Default for LaunchOptions {
         Self {
             executable: None,
             directory: None,
+            inherited: Inherited::All,
+            removed: Vec::new(),
             environment: Vec::new(),
+            port: 0,
             config: None,
             password: None,
             startup_timeout: Duration::from_secs(60),
@@ -71,16 +84,41 @@ impl LaunchOptions {
         directory(path: impl Into<PathBuf>) { directory = Some(path.into()) }
     }
 
-    /// Sets an environment variable, in addition to those of this process.
+    /// Sets an environment variable of the server, and so of every tool that a model runs on it, in addition to those that it
+    /// inherits: by default all of this process's own, its keys and tokens included. See [`Self::env_allow`].
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), value.into()));
         self
     }
 
+    /// Lets the server inherit none of this process's environment variables but these. Most need `PATH` and `HOME`.
+    pub fn env_allow(mut self, names: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        self.inherited = Inherited::Only(names.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Lets the server inherit none of this process's environment variables.
+    pub fn env_clear(mut self) -> Self {
+        self.inherited = Inherited::Only(Vec::new());
+        self
+    }
+
+    /// Keeps the server from inheriting an environment variable of this process.
+    pub fn env_remove(mut self, name: impl Into<OsString>) -> Self {
+        self.removed.push(name.into());
+        self
+    }
+
     setters! {
+        /// The port to listen on (0, for a free one, by default). A server that then says that it listens anywhere else is not talked to.
+        port(port: u16) { port = port }
         /// Configuration on top of the server's files, as in `opencode.json`.
         config(config: Value) { config = Some(config) }
         /// The password that clients need (a random one by default).
+        ///
+        /// The server gets it in its environment, as it wants to. A small plugin takes it out of that again before any tool is started, so that a
+        /// model that lists its environment does not see it. A tool that reads the server's own start-up environment
+        /// (`/proc/<pid>/environ`) still finds it, as any process of the same user does: who has a shell has the API.
         password(password: impl Into<Arc<str>>) { password = Some(password.into()) }
         /// How long the server may take until it answers (60 s).
         startup_timeout(timeout: Duration) { startup_timeout = timeout }
@@ -112,6 +150,16 @@ impl LaunchOptions {
         Ok(())
     }
 
+    /// The variables that the server starts with, without those that every server gets.
+    pub(super) fn variables(&self) -> BTreeMap<OsString, OsString> {
+        let is_inherited = |name: &OsString| match &self.inherited {
+            Inherited::All => true,
+            Inherited::Only(names) => names.contains(name),
+        };
+        let inherited = env::vars_os().filter(|(name, _)| is_inherited(name) && !self.removed.contains(name));
+        inherited.chain(self.environment.iter().cloned()).collect()
+    }
+
     pub(super) fn program(&self) -> PathBuf {
         let named = env::var_os("OPENCODE_BIN").filter(|path| !path.is_empty()).map(PathBuf::from);
         let found = self.executable.clone().or(named).unwrap_or_else(|| PathBuf::from("opencode"));
@@ -133,10 +181,17 @@ impl fmt::Debug for LaunchOptions {
     /// Environment and configuration may hold keys, so only their names are shown.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.environment.iter().map(|(name, _)| name).collect();
+        let inherited = match &self.inherited {
+            Inherited::All => None,
+            Inherited::Only(names) => Some(names),
+        };
         f.debug_struct("LaunchOptions")
             .field("executable", &self.executable)
             .field("directory", &self.directory)
             .field("environment", &names)
+            .field("inherited", &inherited)
+            .field("removed", &self.removed)
+            .field("port", &self.port)
             .field("startup_timeout", &self.startup_timeout)
             .field("restart", &self.restart)
             .finish_non_exhaustive()
@@ -183,6 +238,18 @@ mod tests {
         assert_eq!([at(0), at(1), at(2), at(3)], [Some(0), Some(250), Some(750), None]);
         assert_eq!([at(59), at(61), at(61)], [None, Some(750), None]);
         assert_eq!(RestartPolicy::never().next_pause(start), None);
+    }
+
+    #[test]
+    fn a_server_inherits_what_it_is_allowed_to() {
+        let names = |options: &LaunchOptions| -> Vec<String> {
+            options.variables().into_keys().map(|name| name.into_string().unwrap()).collect()
+        };
+        let all = names(&LaunchOptions::new());
+        assert!(all.iter().any(|name| name == "PATH"), "the test can tell");
+        assert!(!names(&LaunchOptions::new().env_remove("PATH")).iter().any(|name| name == "PATH"));
+        assert_eq!(names(&LaunchOptions::new().env_allow(["PATH", "NO_SUCH_VARIABLE"])), ["PATH"]);
+        assert_eq!(names(&LaunchOptions::new().env_clear().env("KEY", "x")), ["KEY"]);
     }
 
     #[test]

@@ -1,7 +1,15 @@
 //! One server process and its group.
 
-use std::{io, process::Stdio, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    io,
+    process::Stdio,
+    sync::Arc,
+    time::Duration,
+};
 
+use reqwest::Url;
 use tokio::{
     process::{Child, Command},
     sync::oneshot,
@@ -9,11 +17,17 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-use super::{LaunchError, LaunchOptions, ServerExit};
+use super::{
+    LaunchError, LaunchOptions, ServerExit,
+    secrets::{self, CONFIG, HidePassword},
+};
 use crate::{
     opencode::client::{ApiErrorKind, OpenCodeClient},
     process::{LastLines, ProcessGroup, read_lines},
 };
+
+/// Where a server is told to listen.
+const HOST: &str = "127.0.0.1";
 
 /// A request sent too early is never answered, so each probe is short.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -38,14 +52,17 @@ impl Process {
     pub(super) async fn start(
         options: &LaunchOptions,
         password: &Arc<str>,
+        hide: &HidePassword,
         group: &Arc<ProcessGroup>,
     ) -> Result<Self, LaunchError> {
         let after = options.startup_timeout;
         let deadline = Instant::now() + after;
-        let mut child = spawn(options, password)?;
+        let variables = options.variables();
+        let unquotable = secrets::unquotable(password, &variables, options.config.as_ref());
+        let mut child = spawn(options, password, hide, variables)?;
         group.set(child.id());
         let readers = TaskTracker::new();
-        let stderr = LastLines::new(Arc::clone(password));
+        let stderr = LastLines::new(unquotable);
         if let Some(pipe) = child.stderr.take() {
             let lines = stderr.clone();
             readers.spawn(read_lines(pipe, move |line| lines.push(&line)));
@@ -116,6 +133,9 @@ impl Process {
                 return Err(LaunchError::Exited(self.clean_up(status.ok(), false).await));
             }
         };
+        if !is_told_address(&url, options.port) {
+            return Err(LaunchError::Elsewhere);
+        }
         let probe = OpenCodeClient::builder(&url)
             .basic_auth("opencode", Arc::clone(password))
             .answer_timeout(PROBE_TIMEOUT)
@@ -147,11 +167,19 @@ impl Process {
     }
 }
 
-fn spawn(options: &LaunchOptions, password: &Arc<str>) -> Result<Child, LaunchError> {
+fn spawn(
+    options: &LaunchOptions,
+    password: &Arc<str>,
+    hide: &HidePassword,
+    variables: BTreeMap<OsString, OsString>,
+) -> Result<Child, LaunchError> {
     let program = options.program();
     let mut command = Command::new(&program);
+    let config =
+        hide.configure(options.config.as_ref(), variables.get(OsStr::new(CONFIG)).map(OsString::as_os_str));
     command
-        .args(["serve", "--hostname", "127.0.0.1", "--port", "0"])
+        .args(["serve", "--hostname", HOST, "--port", &options.port.to_string()])
+        .env_clear()
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -163,11 +191,9 @@ fn spawn(options: &LaunchOptions, password: &Arc<str>) -> Result<Child, LaunchEr
     if let Some(directory) = &options.directory {
         command.current_dir(directory);
     }
-    if let Some(config) = &options.config {
-        command.env("OPENCODE_CONFIG_CONTENT", config.to_string());
-    }
     command
-        .envs(options.environment.iter().map(|(name, value)| (name, value)))
+        .envs(variables)
+        .envs(config.map(|config| (CONFIG, config)))
         .env("OPENCODE_SERVER_USERNAME", "opencode")
         .env("OPENCODE_SERVER_PASSWORD", &**password);
     command.spawn().map_err(|source| {
@@ -180,6 +206,14 @@ fn spawn(options: &LaunchOptions, password: &Arc<str>) -> Result<Child, LaunchEr
     })
 }
 
+/// Whether an address is the one that a server was told to listen on. Whatever else it may say, it gets no password.
+fn is_told_address(url: &str, port: u16) -> bool {
+    let Ok(url) = Url::parse(url) else { return false };
+    let is_bare = url.username().is_empty() && url.password().is_none() && url.path() == "/";
+    let is_port = url.port().is_some_and(|said| port == 0 || said == port);
+    url.scheme() == "http" && url.host_str() == Some(HOST) && is_bare && is_port
+}
+
 /// The address in a line such as `opencode server listening on http://127.0.0.1:4096`.
 fn listening_url(line: &str) -> Option<String> {
     let (_, address) = line.split_once("listening on ")?;
@@ -190,6 +224,28 @@ fn listening_url(line: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_address_that_a_server_was_told_is_talked_to() {
+        for (url, port, is_told) in [
+            ("http://127.0.0.1:4096", 0, true),
+            ("http://127.0.0.1:4096/", 4096, true),
+            ("http://127.0.0.1:4097", 4096, false),
+            ("http://127.0.0.1", 0, false),
+            ("https://127.0.0.1:4096", 0, false),
+            ("http://10.0.0.1:4096", 0, false),
+            ("http://0.0.0.0:4096", 0, false),
+            ("http://localhost:4096", 0, false),
+            ("http://127.0.0.1.example.org:4096", 0, false),
+            ("http://example.org:4096", 4096, false),
+            ("http://127.0.0.1:4096@example.org:80", 0, false),
+            ("http://user@127.0.0.1:4096", 0, false),
+            ("http://127.0.0.1:4096/proxy", 0, false),
+            ("http://", 0, false),
+        ] {
+            assert_eq!(is_told_address(url, port), is_told, "{url}, {port}");
+        }
+    }
 
     #[test]
     fn the_address_is_read_from_the_line_that_announces_it() {
