@@ -89,7 +89,7 @@ impl Database {
         connection.busy_timeout(options.busy_timeout)?;
         // Before anything is written: a newer program may need another way to write.
         check_version(&connection)?;
-        connection.pragma_update(None, "journal_mode", "WAL")?;
+        use_wal(&connection, options.busy_timeout)?;
         connection.pragma_update(None, "synchronous", "FULL")?;
         if let Some(bytes) = options.max_bytes {
             let page_size: u32 = connection.query_row("PRAGMA page_size", [], |row| row.get(0))?;
@@ -343,6 +343,21 @@ fn check_version(connection: &Connection) -> Result<u32, Failure> {
         Ok(version) if version <= schema::VERSION => Ok(version),
         Ok(version) => Err(StoreErrorKind::newer(version, schema::VERSION).into()),
         Err(_) => Err(StoreErrorKind::Corrupt.into()),
+    }
+}
+
+/// Switches the write-ahead log on. While another process does the same to a new file SQLite does not wait, so this does.
+fn use_wal(connection: &Connection, patience: Duration) -> Result<(), Failure> {
+    const PAUSE: Duration = Duration::from_millis(10);
+    let mut waited = Duration::ZERO;
+    loop {
+        match connection.pragma_update(None, "journal_mode", "WAL") {
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && waited < patience => {
+                std::thread::sleep(PAUSE);
+                waited += PAUSE;
+            }
+            switched => return Ok(switched?),
+        }
     }
 }
 

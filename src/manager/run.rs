@@ -234,8 +234,14 @@ impl Run<'_> {
         message: &MessageId,
     ) -> Result<Option<TurnRecord>, PromptError> {
         let Some(recording) = self.inner.options.recording() else { return Ok(None) };
-        let claimed = recording.wait(recording.store.claim_turn(session, message)).await;
-        claimed.map_err(|source| PromptError::NotClaimed { session: session.clone(), source })
+        match recording.wait(recording.store.claim_turn(session, message)).await {
+            // The agent is asked before anything is sent.
+            Err(error) if recording.goes_on(&error) => {
+                warn!(%session, %error, "what is recorded of a turn could not be read");
+                Ok(None)
+            }
+            claimed => claimed.map_err(|source| PromptError::NotClaimed { session: session.clone(), source }),
+        }
     }
 
     /// Writes that a turn is over which does not run here.
