@@ -45,8 +45,7 @@ impl World {
         let silence = Duration::from_secs(3);
         let feed = FeedOptions::new()
             .backoff(Duration::from_millis(20), Duration::from_millis(500))
-            .silence(silence)
-            .silence_without_heartbeat(silence);
+            .silence(silence);
         let client =
             OpenCodeClient::builder(&fake.url()).answer_timeout(Duration::from_secs(5)).feed(feed).build()?;
         let wait = WaitOptions::default().start_timeout(Duration::from_secs(1)).max_kicks(8_u32);

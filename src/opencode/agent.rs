@@ -63,7 +63,12 @@ impl OpenCode {
     }
 
     async fn create_session(&self, request: &NewSession) -> Result<SessionInfo, ApiError> {
-        let api = self.shared.client.directory(&request.directory);
+        let client = &self.shared.client;
+        if client.shares_files() && !is_directory(&request.directory).await {
+            let error = InvalidInput::new("worktree directory", "must exist");
+            return Err(ApiError::new("create a session", error));
+        }
+        let api = client.directory(&request.directory);
         let nonce = request.tag.clone().unwrap_or_else(|| self.shared.mint.part().to_string());
         let tag = json!({ "task": request.task, "project": request.project, "nonce": nonce });
         let rules = request.settings.get(PERMISSION_RULES).cloned();
@@ -209,6 +214,10 @@ fn describe(info: &SessionInfo, directory: Directory) -> SessionDescription {
         SessionDescription::new(info.id.clone(), directory, info.title.as_str(), created_at);
     description.updated_at = info.time.updated.into();
     description
+}
+
+async fn is_directory(directory: &Directory) -> bool {
+    tokio::fs::metadata(directory.as_path()).await.is_ok_and(|found| found.is_dir())
 }
 
 /// The newest session whose tag says this.

@@ -77,7 +77,7 @@ pub(crate) async fn play(strike: Arc<Strike>, case: String, phase: Phase) -> See
 impl Rig {
     async fn new() -> Self {
         let fake = FakeOpenCode::start_with(quick().heartbeat(ms(100))).await.unwrap();
-        let feed = feed().silence(ms(700)).silence_without_heartbeat(ms(700)).ready_timeout(ms(700));
+        let feed = feed().silence(ms(700)).ready_timeout(ms(700));
         let client = |fake: &FakeOpenCode| {
             secrets::client(&fake.url())
                 .answer_timeout(ms(1500))

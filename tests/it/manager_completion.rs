@@ -38,7 +38,7 @@ async fn whatever_becomes_of_the_stream_the_result_is_the_same() {
     join_all(faults.map(|fault| async move {
         let case = format!("{fault:?}");
         let fake = FakeOpenCode::start_with(quick().heartbeat(ms(100))).await.unwrap();
-        let feed = feed().silence(ms(1000)).silence_without_heartbeat(ms(1000)).ready_timeout(ms(1000));
+        let feed = feed().silence(ms(1000)).ready_timeout(ms(1000));
         let client = secrets::client(&fake.url()).answer_timeout(ms(2000)).feed(feed).build().unwrap();
         let manager = ConversationManager::builder(client).build();
         let session = create(&manager, "task").await;

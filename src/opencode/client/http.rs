@@ -3,7 +3,7 @@
 use std::{
     borrow::Cow,
     fmt,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -18,7 +18,7 @@ use reqwest::{
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER},
 };
 use serde_json::Value;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     ApiError, ApiErrorKind, Directory, ServerAnswer,
@@ -80,8 +80,16 @@ pub(crate) struct Http {
     endpoint: Endpoint,
     auth: Option<HeaderValue>,
     options: HttpOptions,
+    /// When a connection was last refused or broke, after which the server may be about to start again.
+    disturbed: Arc<Mutex<Option<Instant>>>,
     pub(crate) counters: Arc<Counters>,
 }
+
+/// A server opens its port half a second or more before it serves, and never answers what comes in between. So for this long after a
+/// connection was refused or broke, ...
+const RESTART: Duration = Duration::from_secs(10);
+/// ... an answer is not waited for any longer than this; it is asked for again soon enough.
+const RESTART_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How many connections wait for their next use.
 const IDLE_CONNECTIONS: usize = 32;
@@ -209,7 +217,7 @@ impl Http {
         let client = builder
             .build()
             .map_err(|error| ApiError::new("set up the client", ApiErrorKind::Connect(Box::new(error))))?;
-        Ok(Self { client, endpoint, auth, options, counters })
+        Ok(Self { client, endpoint, auth, options, disturbed: Arc::default(), counters })
     }
 
     pub(crate) fn endpoint(&self) -> &Endpoint {
@@ -276,7 +284,7 @@ impl Http {
             let html = content_type.as_deref().is_some_and(|found| found.starts_with("text/html"));
             return Err(ApiError::new(operation, ApiErrorKind::NotJson { status, content_type, html }));
         }
-        let counters = Arc::clone(&self.counters);
+        let (counters, disturbed) = (Arc::clone(&self.counters), Arc::clone(&self.disturbed));
         let chunks = stream::unfold(Some(response), async |response| {
             let mut response = response?;
             match response.chunk().await {
@@ -290,8 +298,22 @@ impl Http {
                 counters.feed_bytes.add(chunk.len());
                 Ok(chunk)
             }
-            Err(error) => Err(broken(operation, error)),
+            Err(error) => {
+                note(&disturbed);
+                Err(broken(operation, error))
+            }
         })))
+    }
+
+    /// How long to wait for the head of an answer.
+    fn patience(&self) -> Duration {
+        let disturbed = *self.disturbed.lock().unwrap_or_else(PoisonError::into_inner);
+        let longest = self.options.answer_timeout;
+        if disturbed.is_some_and(|at| at.elapsed() < RESTART) {
+            longest.min(RESTART_PATIENCE)
+        } else {
+            longest
+        }
     }
 
     /// Sends a request and waits for the head of its answer.
@@ -309,10 +331,13 @@ impl Http {
                 request.header(CONTENT_TYPE, HeaderValue::from_static("application/json")).body(body.clone());
         }
         self.counters.requests.increment();
-        let after = self.options.answer_timeout;
+        let after = self.patience();
         match timeout(after, request.send()).await {
             Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(broken(call.operation, error)),
+            Ok(Err(error)) => {
+                note(&self.disturbed);
+                Err(broken(call.operation, error))
+            }
             Err(_) => Err(ApiError::new(call.operation, ApiErrorKind::Timeout { after, answered: false })),
         }
     }
@@ -398,6 +423,10 @@ impl fmt::Debug for Http {
             .field("authenticated", &self.auth.is_some())
             .finish_non_exhaustive()
     }
+}
+
+fn note(disturbed: &Mutex<Option<Instant>>) {
+    *disturbed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
 }
 
 fn broken(operation: &'static str, error: reqwest::Error) -> ApiError {

@@ -63,6 +63,7 @@ pub struct OpenCodeClient {
 struct Shared {
     http: Arc<Http>,
     feeds: Feeds,
+    shares_files: bool,
 }
 
 /// A request to any route.
@@ -106,11 +107,17 @@ impl OpenCodeClient {
         auth: Option<HeaderValue>,
         http: HttpOptions,
         feed: FeedOptions,
+        shares_files: bool,
     ) -> Result<Self, ApiError> {
         let counters = Arc::new(Counters::default());
         let http = Arc::new(Http::new(endpoint, auth, http, Arc::clone(&counters))?);
         let feeds = Feeds::new(feed, counters);
-        Ok(Self { shared: Arc::new(Shared { http, feeds }) })
+        Ok(Self { shared: Arc::new(Shared { http, feeds, shares_files }) })
+    }
+
+    /// Whether the server sees the same files as this program.
+    pub(crate) fn shares_files(&self) -> bool {
+        self.shared.shares_files
     }
 
     /// The calls and events of a directory.

@@ -16,6 +16,7 @@ pub struct ClientBuilder {
     credentials: Option<Credentials>,
     http: HttpOptions,
     feed: FeedOptions,
+    shares_files: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -42,7 +43,6 @@ pub(crate) struct RetryOptions {
 pub struct FeedOptions {
     pub(crate) ready_timeout: Duration,
     pub(crate) silence: Duration,
-    pub(crate) silence_without_heartbeat: Duration,
     pub(crate) backoff: Duration,
     pub(crate) max_backoff: Duration,
     pub(crate) calm: Duration,
@@ -84,10 +84,9 @@ impl Default for FeedOptions {
     fn default() -> Self {
         Self {
             ready_timeout: Duration::from_secs(30),
-            // The server sends a heartbeat every 10 s; three may be late before the stream counts as dead.
+            // Three heartbeats of ten seconds, and some patience. Servers before 1.2 send none, and cannot be told apart before the first
+            // one: to open a stream anew that was merely quiet costs little, and one that stalled from its start is found.
             silence: Duration::from_secs(35),
-            // Servers before 1.2 send no heartbeats, so silence proves nothing; TCP keep-alive finds a dead peer earlier.
-            silence_without_heartbeat: Duration::from_secs(600),
             backoff: Duration::from_millis(200),
             max_backoff: Duration::from_secs(10),
             calm: Duration::from_secs(60),
@@ -106,6 +105,7 @@ impl ClientBuilder {
             credentials: None,
             http: HttpOptions::default(),
             feed: FeedOptions::default(),
+            shares_files: false,
         }
     }
 
@@ -141,6 +141,13 @@ impl ClientBuilder {
         feed(options: FeedOptions) { feed = options }
     }
 
+    /// Says that the server sees the same files as this program (not assumed by default, but of a managed server). A session is then
+    /// refused where there is no directory; the server itself would make it, and every turn of it would fail.
+    pub fn shares_files(mut self) -> Self {
+        self.shares_files = true;
+        self
+    }
+
     /// Checks the settings. No request is made.
     ///
     /// # Errors
@@ -150,7 +157,7 @@ impl ClientBuilder {
         self.check_durations().map_err(invalid)?;
         let base = parse_base_url(&self.base_url.0).map_err(invalid)?;
         let auth = self.credentials.as_ref().map(Credentials::header).transpose().map_err(invalid)?;
-        OpenCodeClient::assemble(Endpoint::new(base), auth, self.http, self.feed)
+        OpenCodeClient::assemble(Endpoint::new(base), auth, self.http, self.feed, self.shares_files)
     }
 
     fn check_durations(&self) -> Result<(), InvalidInput> {
@@ -161,7 +168,6 @@ impl ClientBuilder {
             ("read_timeout", http.read_timeout),
             ("ready_timeout", feed.ready_timeout),
             ("silence", feed.silence),
-            ("silence_without_heartbeat", feed.silence_without_heartbeat),
             ("backoff", feed.backoff),
             ("max_backoff", feed.max_backoff),
         ])
@@ -177,10 +183,9 @@ impl FeedOptions {
     setters! {
         /// How long a connection may take until the server says that it is open (30 s).
         ready_timeout(timeout: Duration) { ready_timeout = timeout }
-        /// How long the stream of a server that sends heartbeats may be silent before it counts as dead (35 s).
+        /// How long the stream may be silent before it counts as dead (35 s). Servers from 1.2 send a heartbeat every 10 s; the stream of
+        /// an older one is opened anew when nothing happens for so long.
         silence(limit: Duration) { silence = limit }
-        /// The same for a server that has not sent a heartbeat yet, as old ones never do (10 min).
-        silence_without_heartbeat(limit: Duration) { silence_without_heartbeat = limit }
     }
 
     /// The pause before the first reconnect (200 ms), which doubles up to `max` (10 s), with jitter.

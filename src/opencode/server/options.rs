@@ -169,7 +169,8 @@ impl LaunchOptions {
     }
 
     pub(super) fn client(&self, url: &str, password: &Arc<str>) -> Result<OpenCodeClient, ApiError> {
-        let builder = OpenCodeClient::builder(url).basic_auth("opencode", Arc::clone(password));
+        let builder =
+            OpenCodeClient::builder(url).basic_auth("opencode", Arc::clone(password)).shares_files();
         match &self.configure {
             Some(configure) => configure(builder).build(),
             None => builder.build(),

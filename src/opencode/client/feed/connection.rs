@@ -103,13 +103,12 @@ impl Connection<'_> {
         let mut decoder = EventDecoder::new(options.event_limit);
         let mut last_chunk = Instant::now();
         loop {
-            let patience = self.feeds.patience();
-            let deadline = if self.live_since.is_some() { last_chunk + patience } else { ready_by };
+            let deadline = if self.live_since.is_some() { last_chunk + options.silence } else { ready_by };
             let mut chunk = match timeout_at(deadline, chunks.next()).await {
                 Ok(Some(Ok(chunk))) => chunk,
                 Ok(Some(Err(error))) => return FeedLoss::Failed(Arc::new(error)),
                 Ok(None) => return FeedLoss::Closed,
-                Err(_) if self.live_since.is_some() => return FeedLoss::Silent { after: patience },
+                Err(_) if self.live_since.is_some() => return FeedLoss::Silent { after: options.silence },
                 Err(_) => return FeedLoss::NotReady { after },
             };
             last_chunk = Instant::now();
@@ -155,10 +154,7 @@ impl Connection<'_> {
                 }
                 return None;
             }
-            "server.heartbeat" => {
-                self.feeds.saw_heartbeat();
-                return None;
-            }
+            "server.heartbeat" => return None,
             _ => {}
         }
         // Before the server says that the stream is open nothing is promised, and a snapshot follows anyway.

@@ -13,10 +13,7 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -227,8 +224,6 @@ struct OpenFeeds {
     feeds: Mutex<Open>,
     options: FeedOptions,
     counters: Arc<Counters>,
-    /// Whether the server has ever sent a heartbeat, so that their absence means something.
-    heartbeats: AtomicBool,
     tasks: TaskTracker,
     cancel: CancellationToken,
 }
@@ -268,7 +263,6 @@ impl Feeds {
             feeds: Mutex::default(),
             options,
             counters,
-            heartbeats: AtomicBool::new(false),
             tasks: TaskTracker::new(),
             cancel: CancellationToken::new(),
         }))
@@ -340,16 +334,6 @@ impl OpenFeeds {
         for queue in feed.state().routing.all() {
             queue.end(reason.clone());
         }
-    }
-
-    fn saw_heartbeat(&self) {
-        self.heartbeats.store(true, Relaxed);
-    }
-
-    /// How long the stream may be silent.
-    fn patience(&self) -> Duration {
-        let FeedOptions { silence, silence_without_heartbeat, .. } = self.options;
-        if self.heartbeats.load(Relaxed) { silence } else { silence_without_heartbeat }
     }
 }
 
