@@ -28,7 +28,22 @@ const ROUTES: [&str; 8] = [
 ];
 
 /// Events of which more than the name is kept.
-const EVENTS: [&str; 5] = ["message.", "session.", "permission.", "question.", "server."];
+const EVENTS: [&str; 14] = [
+    "message.",
+    "session.",
+    "permission.",
+    "question.",
+    "server.",
+    "command.",
+    "file.",
+    "lsp.",
+    "mcp.",
+    "project.updated",
+    "pty.",
+    "todo.",
+    "vcs.",
+    "worktree.",
+];
 const NOT_EVENTS: [&str; 3] = ["session.next.", "permission.v2.", "question.v2."];
 
 /// Large schemas of which a few fields are kept.
@@ -46,7 +61,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     server.shutdown().await;
 
     let trimmed = trim(document, &version);
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/openapi.json");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/openapi.json");
     fs::write(path, serde_json::to_string_pretty(&trimmed)? + "\n")?;
     println!("wrote {path} from {version}");
     Ok(())

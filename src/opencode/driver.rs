@@ -35,6 +35,8 @@ const BATCH: usize = 256;
 pub(super) struct Driven {
     /// What the turn concluded, else what ended it from outside.
     pub(super) ended: Result<TurnEnded, Ended>,
+    /// The message that the prompt became; none for a turn without one.
+    pub(super) prompt: Option<MessageId>,
     pub(super) delivery: Delivery,
     /// The server cannot have died meanwhile.
     pub(super) is_unbroken: bool,
@@ -46,6 +48,7 @@ pub(super) struct Driven {
 /// A prompt to be sent.
 pub(super) struct Prompt {
     pub(super) message_id: MessageId,
+    pub(super) text: String,
     pub(super) body: Bytes,
     /// The phase that was recorded last.
     pub(super) from: Phase,
@@ -108,15 +111,20 @@ impl<'a> Driver<'a> {
     ) -> Self {
         let goal = prompt.as_ref().map_or(Goal::Rest, |prompt| Goal::Answer {
             prompt: prompt.message_id.clone(),
+            text: prompt.text.clone(),
             from: prompt.from.delivery(),
         });
+        let mut turn = Turn::new(goal, limits, Duration::ZERO);
+        if prompt.is_none() && session.live().was_aborted {
+            turn.after_an_abort();
+        }
         Self {
             api: session.api(),
             session,
             host,
             prompt,
             events,
-            turn: Turn::new(goal, limits, Duration::ZERO),
+            turn,
             began: Instant::now(),
             work: FuturesUnordered::new(),
             unrecorded: None,
@@ -177,6 +185,7 @@ impl<'a> Driver<'a> {
         }
         Driven {
             ended,
+            prompt: self.turn.prompt().cloned(),
             delivery: self.turn.delivery(),
             is_unbroken: self.turn.is_unbroken(),
             abort: self.abort,
@@ -280,10 +289,11 @@ impl<'a> Driver<'a> {
     fn reader(&self) -> SessionReader {
         let live = self.session.live();
         let root = self.session.id.clone();
-        let (back, expected) = match &self.prompt {
+        let (back, expected) = match self.turn.prompt() {
             Some(prompt) => {
-                let after = live.tree.turn_logs(&root, &prompt.message_id).count();
-                (Back::To(prompt.message_id.clone()), after + 1)
+                let after = live.tree.turn_logs(&root, prompt).count();
+                // The prompt, and the message before it.
+                (Back::To(prompt.clone(), live.known_to.clone()), after + 2)
             }
             None => (Back::ToPrompt, 1),
         };
@@ -434,15 +444,15 @@ impl<'a> Driver<'a> {
         if !self.host.wants_messages() {
             return;
         }
-        let Some(prompt) = &self.prompt else { return };
+        let Some(prompt) = self.turn.prompt() else { return };
         let root = &self.session.id;
         let mut seen = HashSet::new();
         let changed = observed.changed.iter().filter(|(session, id)| session == root && seen.insert(id));
         let messages: Vec<Arc<Message>> = {
             let live = self.session.live();
-            let turn = live.tree.turn_logs(root, &prompt.message_id);
+            let turn = live.tree.turn_logs(root, prompt);
             let turn = turn.filter_map(|log| log.info.as_ref()).map(MessageInfo::id);
-            let turn: HashSet<&MessageId> = turn.chain([&prompt.message_id]).collect();
+            let turn: HashSet<&MessageId> = turn.chain([prompt]).collect();
             let of_turn = changed.filter(|(_, id)| turn.contains(id));
             of_turn.filter_map(|(_, id)| live.tree.message(root, id).cloned()).collect()
         };

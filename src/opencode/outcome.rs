@@ -94,17 +94,7 @@ pub(super) fn answer(messages: &[Arc<Message>]) -> Option<String> {
 /// The prompts among a turn's messages that neither the caller nor the server made: `text` is the caller's, which the server copies
 /// under another id when it has summarised the history.
 pub(super) fn other_prompts(messages: &[Arc<Message>], text: &str) -> Vec<MessageId> {
-    let is_other = |message: &&Arc<Message>| {
-        let mut texts = Vec::new();
-        for part in &message.parts {
-            match &part.body {
-                PartBody::Text(part) if part.synthetic != Some(true) => texts.push(part.text.as_str()),
-                PartBody::Compaction(_) => return false,
-                _ => {}
-            }
-        }
-        matches!(message.info, MessageInfo::User(_)) && !texts.is_empty() && texts.join("\n") != text
-    };
+    let is_other = |message: &&Arc<Message>| message.prompt_text().is_some_and(|other| other != text);
     messages.iter().filter(is_other).map(|message| message.info.id().clone()).collect()
 }
 

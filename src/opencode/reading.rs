@@ -21,8 +21,9 @@ const MAX_PAGE: usize = 100;
 /// How far back to read.
 #[derive(Debug, Clone)]
 pub(super) enum Back {
-    /// To this message.
-    To(MessageId),
+    /// To this message, and on to the one up to which the session was known before, since others may have used it meanwhile; to its
+    /// beginning if nothing was.
+    To(MessageId, Option<MessageId>),
     /// To the newest prompt.
     ToPrompt,
 }
@@ -50,6 +51,12 @@ impl SessionReader {
         if scope.tree {
             self.tree(&mut reading).await?;
         }
+        if scope.requests {
+            let permissions = unless_missing(&self.api, self.api.permissions().await).await?;
+            reading.permissions = permissions.map(|list| list.items);
+            let questions = unless_missing(&self.api, self.api.questions().await).await?;
+            reading.questions = questions.map(|list| list.items);
+        }
         Ok(reading)
     }
 
@@ -63,7 +70,7 @@ impl SessionReader {
             let list = self.api.messages(&self.root, &page).await?;
             is_sound &= list.malformed.is_empty();
             found |= list.messages.iter().any(|message| self.is_target(message));
-            let enough = found && !list.messages.first().is_some_and(|oldest| self.belongs(oldest));
+            let enough = found && self.leads_back(&list.messages);
             newest_first.push(list.messages);
             match list.next {
                 Some(cursor) if !enough => {
@@ -83,15 +90,18 @@ impl SessionReader {
 
     fn is_target(&self, message: &Message) -> bool {
         match &self.back {
-            Back::To(id) => message.info.id() == id,
+            Back::To(id, _) => message.info.id() == id,
             Back::ToPrompt => matches!(message.info, MessageInfo::User(_)),
         }
     }
 
-    /// Whether a message answers the target, though it may stand before it; see `SessionTree::turn`.
-    fn belongs(&self, message: &Message) -> bool {
-        let parent = message.info.as_assistant().and_then(|step| step.parent_id.as_ref());
-        matches!((&self.back, parent), (Back::To(id), Some(parent)) if id == parent)
+    /// Whether a page that begins behind the target goes back far enough. The oldest message of a turn may stand before its prompt;
+    /// see `SessionTree::turn`.
+    fn leads_back(&self, page: &[Message]) -> bool {
+        match &self.back {
+            Back::To(_, known) => page.iter().any(|message| Some(message.info.id()) == known.as_ref()),
+            Back::ToPrompt => true,
+        }
     }
 
     async fn tree(&self, reading: &mut Reading) -> Result<(), ApiError> {
@@ -114,8 +124,6 @@ impl SessionReader {
             let messages = Messages { is_sound: list.malformed.is_empty(), messages: list.messages };
             reading.of_children.push((child, messages));
         }
-        reading.permissions = unless_unknown(self.api.permissions().await)?.map(|list| list.items);
-        reading.questions = unless_unknown(self.api.questions().await)?.map(|list| list.items);
         Ok(())
     }
 }
@@ -131,6 +139,21 @@ fn unless_unknown<T>(read: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
         Err(error) if is_unknown(&error) => Ok(None),
         read => read.map(Some),
     }
+}
+
+/// As [`unless_unknown`], for a route that servers before 1.1 do not have.
+async fn unless_missing<T>(api: &DirectoryClient, read: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
+    match read {
+        Err(error) if is_missing(api, &error).await => Ok(None),
+        read => unless_unknown(read),
+    }
+}
+
+/// Whether a route failed because the server is older than that. Servers before 1.1 pass what they do not know on to the internet, and
+/// say 500 where there is none; then they say so of their health, too.
+pub(super) async fn is_missing(api: &DirectoryClient, error: &ApiError) -> bool {
+    let is_500 = |error: &ApiError| error.status() == Some(500);
+    is_500(error) && api.client().health().await.is_err_and(|error| is_500(&error))
 }
 
 fn page(n_messages: usize) -> MessagePage {

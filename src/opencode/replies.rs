@@ -8,6 +8,7 @@ use tracing::{debug, warn};
 
 use super::{
     client::{ApiError, DirectoryClient},
+    reading::is_missing,
     turn::machine::Request,
     wire::{self, PermissionReply},
 };
@@ -60,13 +61,13 @@ async fn reply_permission(
             Some(reason) => api.reject_permission(request, reason).await,
             None => api.reply_permission(request, reply).await,
         };
-        match replied {
-            // Servers before 1.1 know only the old route, and answer unknown ones with a page.
-            Err(error) if error.delivery() == Delivery::Rejected && !error.is_not_found() => {
-                api.reply_permission_by_old_route(session, request, reply).await
-            }
-            other => other,
+        let Err(error) = replied else { return Ok(()) };
+        // Servers before 1.1 know only the old route, and answer unknown ones with a page.
+        let is_refused = error.delivery() == Delivery::Rejected && !error.is_not_found();
+        if is_refused || is_missing(api, &error).await {
+            return api.reply_permission_by_old_route(session, request, reply).await;
         }
+        Err(error)
     })
     .await;
 }

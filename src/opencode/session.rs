@@ -48,6 +48,10 @@ pub(super) struct Live {
     agent: Option<String>,
     /// The session is known to be at rest, so that a prompt may be sent without looking.
     is_at_rest: bool,
+    /// The last that was done with it was to abort it, and the server has confirmed that.
+    pub(super) was_aborted: bool,
+    /// The newest message when it last was: others may have used the session since.
+    pub(super) known_to: Option<MessageId>,
     /// Whether a turn runs, and how many have begun: what was read before one must not be taken for what came of it.
     is_running: bool,
     n_turns: u64,
@@ -80,6 +84,8 @@ impl OpenCodeSession {
             model: None,
             agent: None,
             is_at_rest: false,
+            was_aborted: false,
+            known_to: None,
             is_running: false,
             n_turns: 0,
         };
@@ -123,7 +129,7 @@ impl OpenCodeSession {
                 | TurnEnded::Failed(_)
                 | TurnEnded::NotStarted { .. }),
             ) => {
-                self.live().is_at_rest = true;
+                self.live().came_to_rest();
                 return Ok(ended);
             }
             Ok(TurnEnded::Limit(limit)) => Ended::Limit(limit),
@@ -198,21 +204,28 @@ impl OpenCodeSession {
             let mut live = self.live();
             live.is_at_rest = false;
             live.is_running = true;
+            live.was_aborted = false;
             live.n_turns += 1;
         }
-        let id = prompt.message_id.clone();
-        let sent =
-            Prompt { message_id: prompt.message_id.clone(), body: prompt.request.clone().into(), from };
+        let sent = Prompt {
+            message_id: prompt.message_id.clone(),
+            text: prompt.text.clone(),
+            body: prompt.request.clone().into(),
+            from,
+        };
         let driven = Driver::new(self, host, host.limits().clone(), Some(sent), &mut events).run().await;
         self.live().is_running = false;
-        self.execution_of(&id, &prompt.text, driven)
+        self.execution_of(prompt, driven)
     }
 
-    fn execution_of(&self, prompt: &MessageId, text: &str, driven: Driven) -> Execution {
-        let Driven { ended, mut delivery, is_unbroken, abort, cause } = driven;
+    fn execution_of(&self, prepared: &PreparedPrompt, driven: Driven) -> Execution {
+        let Driven { ended, prompt, mut delivery, is_unbroken, abort, cause } = driven;
+        let prompt = prompt.as_ref().unwrap_or(&prepared.message_id);
         let mut live = self.live();
-        live.is_at_rest =
-            matches!(ended, Ok(TurnEnded::Settled | TurnEnded::Interrupted | TurnEnded::Failed(_)));
+        if matches!(ended, Ok(TurnEnded::Settled | TurnEnded::Interrupted | TurnEnded::Failed(_))) {
+            live.came_to_rest();
+        }
+        live.was_aborted = abort.as_ref().is_some_and(|abort| abort.confirmed);
         let messages: Vec<Arc<Message>> = live.tree.turn(&self.id, prompt).cloned().collect();
         live.learn();
         let usage = outcome::usage_of(&live.tree, prompt);
@@ -239,7 +252,7 @@ impl OpenCodeSession {
         };
         let mut execution = Execution::new(ended, delivery);
         execution.answer = outcome::answer(&messages);
-        execution.other_prompts = outcome::other_prompts(&messages, text);
+        execution.other_prompts = outcome::other_prompts(&messages, &prepared.text);
         execution.usage = usage;
         execution.messages = NativeMessages::new(messages);
         execution.abort = abort;
@@ -336,7 +349,11 @@ impl OpenSession for OpenCodeSession {
             live.is_at_rest = false;
             live.tree.confirmed().cloned().collect()
         };
-        Box::pin(async move { abort_tree(&self.api(), self.id.clone(), sessions).await })
+        Box::pin(async move {
+            let report = abort_tree(&self.api(), self.id.clone(), sessions).await;
+            self.live().was_aborted = report.confirmed;
+            report
+        })
     }
 
     fn load(&self) -> BoxFuture<'_, Result<(), AgentError>> {
@@ -345,6 +362,13 @@ impl OpenSession for OpenCodeSession {
 }
 
 impl Live {
+    /// Takes in that nothing runs, and that everything up to the newest message is known.
+    fn came_to_rest(&mut self) {
+        self.is_at_rest = true;
+        let newest = self.tree.messages(self.tree.root()).next_back();
+        self.known_to = newest.map(|message| message.info.id().clone());
+    }
+
     /// Remembers the model and agent of the last step: those of a prompt that never ran may not exist.
     fn learn(&mut self) {
         let root = self.tree.root();

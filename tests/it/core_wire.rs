@@ -1,8 +1,8 @@
 //! What the server says is decoded with its errors placed, and nothing of it is lost.
 
 use opencode_conductor::wire::{
-    DecodeError, Decoded, EventPayload, Message, Part, PartBody, ServerEvent, SessionExport, SessionInfo,
-    SessionStatus, StatusMap, ToolStatus,
+    DecodeError, Decoded, EnvironmentEvent, EventPayload, Message, Part, PartBody, PermissionReply,
+    ServerEvent, SessionExport, SessionInfo, SessionStatus, StatusMap, ToolStatus,
 };
 use serde_json::{Value, json};
 
@@ -175,6 +175,10 @@ fn a_malformed_known_event_is_an_error_that_names_the_place() {
         ),
         ("question.replied", json!({"requestID": "que_1"}), "question.replied", "properties"),
         ("question.rejected", json!({}), "question.rejected", "properties"),
+        ("file.edited", json!({}), "file.edited", "properties"),
+        ("vcs.branch.updated", json!({"branch": 1}), "vcs.branch.updated", "properties.branch"),
+        ("todo.updated", json!({"sessionID": "ses_1", "todos": [1]}), "todo.updated", "properties.todos[0]"),
+        ("pty.exited", json!({"id": "pty_1", "exitCode": "x"}), "pty.exited", "properties.exitCode"),
         (
             "server.instance.disposed",
             json!({"directory": 1}),
@@ -265,6 +269,52 @@ fn an_array_is_no_object() {
     let places: Vec<&str> = list.malformed.iter().map(DecodeError::path).collect();
     assert_eq!((list.items.len(), places), (0, vec!["[0]", "[1].info"]));
     assert!(SessionStatus::from_json(r#"["idle"]"#).is_err());
+}
+
+#[test]
+fn what_happens_around_sessions_has_types() {
+    let read = |kind: &str, properties: Value| {
+        let event = json!({"type": kind, "properties": properties});
+        ServerEvent::from_json(&event.to_string()).unwrap().payload
+    };
+    let edited = read("file.edited", json!({"file": "/p/a.rs"}));
+    assert_eq!(
+        edited,
+        EventPayload::Environment(EnvironmentEvent::FileEdited { file: "/p/a.rs".to_owned() })
+    );
+    let ready = read("worktree.ready", json!({"name": "w", "branch": "opencode/w", "more": 1}));
+    let branch = Some("opencode/w".to_owned());
+    let expected = EnvironmentEvent::WorktreeReady { name: "w".to_owned(), branch };
+    assert_eq!(ready, EventPayload::Environment(expected));
+    let none = read("vcs.branch.updated", json!({}));
+    assert_eq!(none, EventPayload::Environment(EnvironmentEvent::BranchChanged { branch: None }));
+    let todos =
+        json!({"sessionID": "ses_1", "todos": [{"content": "c", "status": "pending", "priority": "high"}]});
+    assert_eq!(
+        read("todo.updated", todos).session_id().map(opencode_conductor::SessionId::as_str),
+        Some("ses_1")
+    );
+
+    // What was answered is kept; an answer of a newer server is not an error.
+    let answered = |kind: &str, rest: Value| {
+        let mut properties = json!({"sessionID": "ses_1", "requestID": "req_1"});
+        properties.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        read(kind, properties)
+    };
+    for (reply, expected) in [("reject", Some(PermissionReply::Reject)), ("tomorrow", None)] {
+        let EventPayload::PermissionReplied { reply, .. } =
+            answered("permission.replied", json!({"reply": reply}))
+        else {
+            panic!()
+        };
+        assert_eq!(reply, expected);
+    }
+    let replied = answered("question.replied", json!({"answers": [["pg"], []]}));
+    let EventPayload::QuestionClosed { answers, .. } = replied else { panic!() };
+    assert_eq!(answers, Some(vec![vec!["pg".to_owned()], vec![]]));
+    let EventPayload::QuestionClosed { answers: None, .. } = answered("question.rejected", json!({})) else {
+        panic!()
+    };
 }
 
 #[test]
@@ -397,7 +447,11 @@ fn what_old_servers_said_is_understood() {
     let event = r#"{"type":"permission.replied","properties":{"sessionID":"ses_1","permissionID":"per_1","response":"once"}}"#;
     assert_eq!(
         ServerEvent::from_json(event).unwrap().payload,
-        EventPayload::PermissionReplied { session_id: "ses_1".into(), request_id: "per_1".into() }
+        EventPayload::PermissionReplied {
+            session_id: "ses_1".into(),
+            request_id: "per_1".into(),
+            reply: Some(PermissionReply::Once)
+        }
     );
     // 1.0 answers an empty list where a map is meant.
     assert_eq!(serde_json::from_str::<StatusMap>("[]").unwrap(), StatusMap::default());

@@ -1,16 +1,35 @@
 //! What some servers do, and what becomes of a turn then.
 
 use opencode_conductor::{
-    AgentErrorKind, Completion, ConversationManager, Delivery, Directory, PermissionPolicy, PromptError,
-    PromptInput,
-    test_util::{Fault, Route, Script, Step},
+    AgentErrorKind, Completion, ConversationManager, Delivery, Directory, DirectoryClient, ManagerBuilder,
+    PermissionPolicy, PromptError, PromptInput,
+    test_util::{FakeOpenCode, Fault, Moment, Route, Script, Step},
     wire::{PromptPart, PromptRequest},
 };
 
 use super::support::{
+    secrets::{self, checked},
     soon,
-    stage::{Stage, WORKTREE, asking_tool, client, create, gated_text, ms, quick, texts, waits},
+    stage::{
+        Stage, WORKTREE, asking_tool, bash, client, create, feed, gated_text, gated_tool, ms, quick, task,
+        texts, waits,
+    },
 };
+
+/// Somebody else, in the directory of the stage's session.
+fn other(stage: &Stage) -> DirectoryClient {
+    secrets::client(&stage.fake.url()).build().unwrap().directory(&Directory::new(WORKTREE).unwrap())
+}
+
+/// Lets somebody else play a whole turn in the stage's session.
+async fn foreign_turn(stage: &Stage, id: &str, script: &Script) {
+    let part = PromptPart::Text { id: format!("prt_{id}").as_str().into(), text: script.prompt("theirs") };
+    let request = PromptRequest::new(format!("msg_{id}").as_str().into(), vec![part]);
+    other(stage).prompt_async(&stage.session, &request).await.unwrap();
+    let theirs = ConversationManager::builder(client(&stage.fake)).build();
+    theirs.adopt_session("theirs", &stage.session).await.unwrap();
+    soon(theirs.wait_for_session_idle(&stage.session, waits())).await.unwrap();
+}
 
 /// Once an answer that did not arrive for two seconds was given up for good, and the turn hung.
 #[tokio::test]
@@ -113,4 +132,168 @@ async fn ids_are_trimmed_and_malformed_messages_are_reported() {
     stage.send(padded).await.unwrap();
     let list = soon(stage.manager.list_conversation_messages(&stage.session)).await.unwrap();
     assert_eq!((list.messages.len(), list.malformed.len()), (2, 0));
+}
+
+/// A proxy may stall a stream without ending it, before the server had anything to say.
+#[tokio::test]
+async fn a_stream_that_stalls_before_its_first_heartbeat_holds_no_permission_up() {
+    // There is no heartbeat in this test.
+    let fake = FakeOpenCode::start_with(quick().heartbeat(ms(3_600_000))).await.unwrap();
+    let client = secrets::client(&fake.url()).feed(feed().silence(ms(700))).build().unwrap();
+    let manager = ConversationManager::builder(client).permissions(PermissionPolicy::AllowOnce).build();
+    let session = create(&manager, "task").await;
+    let stage = Stage { fake, manager, session };
+    stage.fake.inject(Route::Event, Fault::SilenceAfterEvents(1));
+    let script = Script::new([Step::tool(asking_tool("touch x")), Step::text("done")]);
+    let result = stage.ask(&script).await.unwrap();
+    assert_eq!((&result.completion, result.answer().as_deref()), (&Completion::Settled, Some("done")));
+    stage.check("stalled", &result);
+    stage.check_conversation("stalled", &result.conversation);
+}
+
+/// Behind a proxy that ignores ids every submission is another prompt.
+#[tokio::test]
+async fn a_server_that_ignores_our_ids_gets_the_prompt_once() {
+    for fault in [None, Some(Fault::DropAfterEffect)] {
+        let stage = Stage::with(quick(), |manager| manager.wait(waits()).unwrap()).await;
+        stage.ask(&texts("same")).await.unwrap();
+        let n_before = stage.requests(Route::PromptAsync);
+        // The answer to the first submission may be lost, too: then it is known by its text alone.
+        stage.fake.inject(Route::PromptAsync, Fault::RenamePrompt).always();
+        if fault.is_some() {
+            stage.fake.inject(Route::Event, Fault::Status(503)).always();
+            stage.fake.cut_streams();
+        }
+        let result = stage.ask(&texts("same")).await.unwrap();
+        assert_eq!((&result.completion, result.answer().as_deref()), (&Completion::Settled, Some("same")));
+        assert_eq!(stage.requests(Route::PromptAsync), n_before + 1, "{fault:?}: sent once");
+        assert_eq!(stage.prompts_run().len(), 2, "{fault:?}: run once");
+        assert_eq!(result.messages.opencode().len(), 1);
+        assert!(result.other_prompts.is_empty(), "it is mine");
+        stage.check_conversation("renamed", &result.conversation);
+        stage.fake.clear_faults();
+        assert_eq!(stage.ask(&texts("next")).await.unwrap().answer().as_deref(), Some("next"));
+    }
+}
+
+/// Servers before 1.18 say that nothing runs before they have written down how it ended.
+#[tokio::test]
+async fn after_an_abort_the_state_is_that_of_a_load_also_where_the_end_comes_late() {
+    let in_child = Script::new([Step::tool(task(&gated_text("gate", "a part of it"))), Step::text("never")]);
+    let in_tool = Script::new([Step::tool(gated_tool("gate")), Step::text("never")]);
+    for script in [gated_text("gate", "one two"), in_tool, in_child] {
+        let stage = Stage::new().await;
+        let running = stage.start(&script);
+        soon(stage.fake.wait_at("gate")).await;
+        stage.fake.hold(Moment::Cleanup, "cleanup");
+        stage.fake.inject(Route::Abort, Fault::AnswerFirst).always();
+        let n_lists = stage.requests(Route::ListMessages);
+        let (report, ()) = tokio::join!(soon(stage.manager.abort(&stage.session)), async {
+            // The first read after the abort finds everything unfinished.
+            soon(stage.fake.wait_at("cleanup")).await;
+            soon(stage.fake.wait_for(|log| log.count(Route::ListMessages) > n_lists)).await;
+            stage.fake.release(Moment::Cleanup);
+            stage.fake.open_gate("cleanup");
+        });
+        assert!(report.unwrap().confirmed);
+        let result = checked(soon(running).await).unwrap();
+        assert_eq!(result.completion, Completion::Aborted);
+        let listed = stage.fake.messages(stage.session.as_str());
+        assert!(listed.last().unwrap()["info"]["time"]["completed"].is_number(), "it has its end");
+        stage.check_conversation("aborted", &result.conversation);
+        stage.fake.clear_faults();
+        assert_eq!(stage.ask(&texts("next")).await.unwrap().answer().as_deref(), Some("next"));
+    }
+}
+
+/// Servers before 1.1 pass what they do not know on to the internet, and say 500 where there is none.
+#[tokio::test]
+async fn a_server_of_old_that_says_500_to_new_routes_is_spoken_to_by_the_old_ones() {
+    let stage = Stage::with(quick(), |manager| manager.permissions(PermissionPolicy::AllowOnce)).await;
+    for route in [Route::Health, Route::ListPermissions, Route::ListQuestions] {
+        stage.fake.inject(route, Fault::Status(500)).always();
+    }
+    stage.fake.inject(Route::ReplyPermission, Fault::Status(500)).only("/reply").always();
+    let script = Script::new([
+        Step::tool(asking_tool("touch x")),
+        Step::tool(task(&texts("a part of it"))),
+        Step::text("done"),
+    ]);
+    let running = stage.start(&script);
+    // A gap makes everything be read, also what there is not.
+    stage.fake.cut_streams();
+    let result = checked(soon(running).await).unwrap();
+    assert_eq!((&result.completion, result.answer().as_deref()), (&Completion::Settled, Some("done")));
+    stage.check("old", &result);
+    stage.check_conversation("old", &result.conversation);
+    // A server that has these routes and fails for a moment is asked again.
+    stage.fake.clear_faults();
+    let failing = stage.fake.inject(Route::ReplyPermission, Fault::Status(500)).only("/reply").times(2);
+    let result =
+        stage.ask(&Script::new([Step::tool(asking_tool("touch y")), Step::text("done")])).await.unwrap();
+    assert_eq!((&result.completion, failing.left()), (&Completion::Settled, 0));
+}
+
+/// What others did with the session between two prompts is part of its conversation.
+#[tokio::test]
+async fn after_the_turns_of_others_the_conversation_is_that_of_a_load() {
+    let stage = Stage::new().await;
+    stage.ask(&texts("first")).await.unwrap();
+    let part =
+        Script::new([Step::tool(task(&texts("their part"))), bash("echo hi", "hi\n"), Step::text("theirs")]);
+    foreign_turn(&stage, "one", &part).await;
+    foreign_turn(&stage, "two", &texts("theirs again")).await;
+    let result = stage.ask(&texts("second")).await.unwrap();
+    assert_eq!((&result.completion, result.answer().as_deref()), (&Completion::Settled, Some("second")));
+    assert!(result.other_prompts.is_empty(), "they were answered before");
+    assert_eq!(result.messages.opencode().len(), 1);
+    stage.check_conversation("after others", &result.conversation);
+    // What nobody touched is not read again.
+    let n_lists = stage.requests(Route::ListMessages);
+    let result = stage.ask(&texts("third")).await.unwrap();
+    stage.check_conversation("alone", &result.conversation);
+    assert_eq!(stage.requests(Route::ListMessages), n_lists + 1);
+}
+
+/// A server that starts again opens its port before it serves, and never answers what comes in between.
+#[tokio::test]
+async fn a_request_that_a_starting_server_never_answers_is_made_again_soon() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    // Whoever waits for an answer for as long as this waits for ever.
+    let patient = secrets::client(&fake.url()).answer_timeout(ms(3_600_000));
+    let patient = patient.feed(feed().ready_timeout(ms(3_600_000))).build().unwrap();
+    let manager = ConversationManager::builder(patient).build();
+    let session = create(&manager, "task").await;
+    let stage = Stage { fake, manager, session };
+    stage.ask(&texts("before")).await.unwrap();
+    stage.fake.kill().await.unwrap();
+    let running = stage.start(&texts("after"));
+    let lost = stage.fake.inject(Route::Any, Fault::Hang).times(2);
+    soon(async {
+        while stage.manager.client().unwrap().statistics().requests < 6 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    stage.fake.revive().await.unwrap();
+    let result = checked(soon(running).await).unwrap();
+    assert_eq!((&result.completion, result.answer().as_deref()), (&Completion::Settled, Some("after")));
+    assert_eq!(lost.left(), 0, "some were lost");
+    stage.check("restarted", &result);
+}
+
+/// Nothing of an aborted turn is about to start, so that the next prompt need not wait as long as a start may take.
+#[tokio::test]
+async fn a_prompt_after_an_abort_before_the_start_does_not_wait_for_that_start() {
+    let patient = |manager: ManagerBuilder| manager.wait(waits().start_timeout(ms(600_000))).unwrap();
+    let stage = Stage::with(quick(), patient).await;
+    stage.fake.hold(Moment::BeforeRun, "gate");
+    let running = stage.start(&texts("never"));
+    soon(stage.fake.wait_at("gate")).await;
+    let (report, outcome) = tokio::join!(soon(stage.manager.abort(&stage.session)), soon(running));
+    assert!(report.unwrap().confirmed);
+    assert!(matches!(outcome, Err(PromptError::Aborted { .. })), "{outcome:?}");
+    stage.fake.release(Moment::BeforeRun);
+    let result = stage.ask(&texts("next")).await.unwrap();
+    assert_eq!(result.answer().as_deref(), Some("next"));
 }

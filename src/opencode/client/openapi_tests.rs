@@ -309,6 +309,12 @@ fn every_kind_that_is_understood_exists_and_new_ones_are_listed() {
     unknown.retain(|kind| !kind.starts_with("session.next."));
     unknown.sort_unstable();
     expect![[r"
+        command.executed
+        file.edited
+        file.watcher.updated
+        lsp.updated
+        mcp.browser.open.failed
+        mcp.tools.changed
         message.part.delta
         message.part.removed
         message.part.updated
@@ -316,6 +322,11 @@ fn every_kind_that_is_understood_exists_and_new_ones_are_listed() {
         message.updated
         permission.asked
         permission.replied
+        project.updated
+        pty.created
+        pty.deleted
+        pty.exited
+        pty.updated
         question.asked
         question.rejected
         question.replied
@@ -324,50 +335,39 @@ fn every_kind_that_is_understood_exists_and_new_ones_are_listed() {
         session.compacted
         session.created
         session.deleted
+        session.diff
         session.error
         session.idle
         session.status
-        session.updated"]]
+        session.updated
+        todo.updated
+        vcs.branch.updated
+        worktree.failed
+        worktree.ready"]]
     .assert_eq(&known.join("\n"));
     expect![[r"
         catalog.updated
-        command.executed
-        file.edited
-        file.watcher.updated
         global.disposed
         installation.update-available
         installation.updated
         integration.connection.updated
         integration.updated
-        lsp.updated
-        mcp.browser.open.failed
-        mcp.tools.changed
         models-dev.refreshed
         permission.v2.asked
         permission.v2.replied
         plugin.added
         project.directories.updated
-        project.updated
-        pty.created
-        pty.deleted
-        pty.exited
-        pty.updated
         question.v2.asked
         question.v2.rejected
         question.v2.replied
         reference.updated
-        session.diff
-        todo.updated
         tui.command.execute
         tui.prompt.append
         tui.session.select
         tui.toast.show
-        vcs.branch.updated
         workspace.failed
         workspace.ready
-        workspace.status
-        worktree.failed
-        worktree.ready"]]
+        workspace.status"]]
     .assert_eq(&unknown.join("\n"));
 
     for schema in document.variants(document.schema("Part")) {

@@ -82,6 +82,8 @@ pub enum Fault {
     Status(u16),
     /// The request takes effect, and this status is answered as by a proxy that gave up.
     StatusAfterEffect(u16),
+    /// An abort is answered at once, and what it ends has its end later, as before release 1.18.
+    AnswerFirst,
     /// The answer's body ends after this many bytes and the connection is closed.
     TruncateBody(usize),
     /// Answers `200 text/html`, as the server does on unknown routes; no effect.
@@ -90,6 +92,8 @@ pub enum Fault {
     LosePrompt,
     /// A prompt is answered 204 and leaves no trace.
     ForgetPrompt,
+    /// A prompt gets ids of the server's own, as behind a proxy that ignores those of its clients.
+    RenamePrompt,
     /// An event stream is cut off after this many events, `server.connected` included.
     CutAfterEvents(usize),
     /// An event stream is cut off after this many bytes, wherever that is.

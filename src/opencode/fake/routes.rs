@@ -89,7 +89,12 @@ impl Shared {
             Route::PromptSync => self.prompt_sync(call).await,
             Route::Abort => {
                 let session = input::session_id(call)?;
-                self.cancel(session).await;
+                let (shared, of) = (Arc::clone(self), session.to_owned());
+                let cancel = async move { shared.cancel(&of).await };
+                match call.fault {
+                    Some(Fault::AnswerFirst) => self.spawn(cancel),
+                    _ => cancel.await,
+                }
                 Ok(Answer::json(&true.into()))
             }
             Route::Summarize => self.summarize(call).await,
@@ -272,7 +277,7 @@ impl Shared {
 
     fn prompt_async(self: &Arc<Self>, call: &Call) -> Result<Answer, Answer> {
         let session = input::session_id(call)?.to_owned();
-        let body = input::prompt(call)?;
+        let mut body = input::prompt(call)?;
         if !self.world().sessions.contains_key(&session) {
             return match self.options.flavour {
                 Flavour::V1_1 => Ok(Answer::empty(204)),
@@ -282,6 +287,13 @@ impl Shared {
         let fate = match call.fault {
             Some(Fault::ForgetPrompt) => return Ok(Answer::empty(204)),
             Some(Fault::LosePrompt) => Fate::Lost,
+            Some(Fault::RenamePrompt) => {
+                body["messageID"].take();
+                for part in body["parts"].as_array_mut().into_iter().flatten() {
+                    part["id"].take();
+                }
+                Fate::Run
+            }
             _ => Fate::Run,
         };
         self.spawn(Arc::clone(self).prompt_in_background(session, body, fate));

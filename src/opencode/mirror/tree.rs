@@ -134,6 +134,7 @@ impl SessionTree {
             | EventPayload::ServerConnected
             | EventPayload::ServerHeartbeat
             | EventPayload::InstanceDisposed { .. }
+            | EventPayload::Environment(_)
             | EventPayload::Unknown { .. } => Observed::default(),
         }
     }

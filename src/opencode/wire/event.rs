@@ -8,7 +8,10 @@ use serde::{
 };
 use serde_json::{Value, value::RawValue};
 
-use super::{Extra, MessageError, MessageInfo, Part, SessionInfo, SessionStatus, delta, part::wire_struct};
+use super::{
+    EnvironmentEvent, Extra, MessageError, MessageInfo, Part, QuestionAnswer, SessionInfo, SessionStatus,
+    delta, part::wire_struct,
+};
 use crate::{
     ids::{CallId, MessageId, PartId, RequestId, SessionId},
     json::{
@@ -98,6 +101,8 @@ pub enum EventPayload {
         session_id: SessionId,
         /// The request that is closed.
         request_id: RequestId,
+        /// The answer; nothing if it is one that this version does not know.
+        reply: Option<PermissionReply>,
     },
     /// The model asks the user.
     QuestionAsked(QuestionRequest),
@@ -107,6 +112,8 @@ pub enum EventPayload {
         session_id: SessionId,
         /// The request that is closed.
         request_id: RequestId,
+        /// The answers, in the order of the questions; nothing if it was dismissed.
+        answers: Option<Vec<QuestionAnswer>>,
     },
     /// The stream is open: what happens from now on will be seen.
     ServerConnected,
@@ -117,6 +124,8 @@ pub enum EventPayload {
         /// The directory whose state is gone.
         directory: String,
     },
+    /// Something happened around the sessions.
+    Environment(EnvironmentEvent),
     /// An event that this version does not know.
     Unknown {
         /// The type the server gave it.
@@ -435,15 +444,26 @@ impl EventPayload {
             }),
             "session.compacted" => fields!(SessionCompacted { session_id: SessionId = "sessionID" }),
             "permission.asked" | "permission.updated" => Self::PermissionAsked(object(properties)?),
-            "permission.replied" => fields!(PermissionReplied {
-                session_id: SessionId = "sessionID",
-                request_id: RequestId = "requestID" | "permissionID"
-            }),
+            "permission.replied" => {
+                #[derive(Deserialize)]
+                struct Replied {
+                    #[serde(rename = "sessionID")]
+                    session_id: SessionId,
+                    #[serde(rename = "requestID", alias = "permissionID")]
+                    request_id: RequestId,
+                    #[serde(default, alias = "response")]
+                    reply: Value,
+                }
+                let Replied { session_id, request_id, reply } = object(properties)?;
+                let reply = PermissionReply::deserialize(reply).ok();
+                Self::PermissionReplied { session_id, request_id, reply }
+            }
             "question.asked" => Self::QuestionAsked(object(properties)?),
             "question.replied" | "question.rejected" => {
                 fields!(QuestionClosed {
                     session_id: SessionId = "sessionID",
-                    request_id: RequestId = "requestID"
+                    request_id: RequestId = "requestID",
+                    answers: Option<Vec<QuestionAnswer>> = "answers"
                 })
             }
             "server.connected" => IgnoredAny::deserialize(properties).map(|_| Self::ServerConnected)?,
@@ -451,6 +471,9 @@ impl EventPayload {
             "server.instance.disposed" => {
                 let Disposed { directory } = object(properties)?;
                 Self::InstanceDisposed { directory }
+            }
+            _ if EnvironmentEvent::knows(kind) => {
+                Self::Environment(EnvironmentEvent::read(kind, properties)?)
             }
             _ => {
                 // `null` stands for no properties.
@@ -472,6 +495,7 @@ impl EventPayload {
             Self::PermissionAsked(request) => Some(&request.session_id),
             Self::QuestionAsked(request) => Some(&request.session_id),
             Self::SessionError { session_id, .. } => session_id.as_ref(),
+            Self::Environment(event) => event.session_id(),
             Self::MessageRemoved { session_id, .. }
             | Self::PartRemoved { session_id, .. }
             | Self::SessionStatus { session_id, .. }

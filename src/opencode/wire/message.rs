@@ -6,7 +6,7 @@ use serde::{
 };
 use serde_json::{Value, value::RawValue};
 
-use super::{Extra, Part, part::wire_struct};
+use super::{Extra, Part, PartBody, part::wire_struct};
 use crate::{
     agent::ModelRef,
     conversation::TokenUsage,
@@ -245,6 +245,21 @@ impl Message {
     /// A message of these parts.
     pub fn new(info: MessageInfo, parts: Vec<Part>) -> Self {
         Self { info, parts }
+    }
+
+    /// What somebody said with it, if it is a prompt, and not one that the server made itself.
+    #[cfg(any(test, feature = "client"))]
+    pub(crate) fn prompt_text(&self) -> Option<String> {
+        let MessageInfo::User(_) = self.info else { return None };
+        let mut texts = Vec::new();
+        for part in &self.parts {
+            match &part.body {
+                PartBody::Text(part) if part.synthetic != Some(true) => texts.push(part.text.as_str()),
+                PartBody::Compaction(_) => return None,
+                _ => {}
+            }
+        }
+        (!texts.is_empty()).then(|| texts.join("\n"))
     }
 
     /// Decodes one message with its parts.

@@ -8,6 +8,7 @@
 //! known part only as "did not match any variant".
 
 pub(crate) mod delta;
+mod environment;
 mod event;
 mod export;
 mod message;
@@ -15,6 +16,7 @@ mod part;
 mod request;
 mod session;
 
+pub use environment::{EnvironmentEvent, Terminal};
 pub use event::{
     EventPayload, PartDelta, PermissionReply, PermissionRequest, Question, QuestionOption, QuestionRequest,
     ServerEvent, ToolReference,

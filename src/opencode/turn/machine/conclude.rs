@@ -192,12 +192,12 @@ impl Turn {
         let tree = self.facts.descendant_open;
         let scope = match candidate.conclusion {
             // An idle after a busy of this very run needs no second opinion.
-            Conclusion::Settled { must_last: false } if ran => Scope { tree, ..Scope::MESSAGES },
+            Conclusion::Settled { must_last: false } if ran => Scope::MESSAGES.with_tree(tree),
             Conclusion::Settled { .. } | Conclusion::Interrupted | Conclusion::Failed => {
-                Scope { tree, ..Scope::SESSION }
+                Scope::SESSION.with_tree(tree)
             }
             Conclusion::NotStarted | Conclusion::Vanished => Scope::SESSION,
-            Conclusion::DescendantRuns => Scope { tree: is_unclear, ..Scope::STATUS },
+            Conclusion::DescendantRuns => Scope::STATUS.with_tree(is_unclear),
         };
         candidate.due = Some(Due { since: now, scope });
         self.reads.want(scope);
@@ -215,7 +215,10 @@ impl Turn {
         let n_status_changes = self.statuses.n_changes();
         let Stage::Waiting(Waiting { candidate: Some(candidate), .. }) = &mut self.stage else { return };
         let Some(due) = candidate.due.as_ref().filter(|due| read.scope.covers(due.scope)) else { return };
-        if candidate.conclusion == Conclusion::DescendantRuns
+        if self.facts.descendant_open && candidate.is_at_rest() && !read.scope.tree {
+            // The read has shown a descendant of which nothing is known yet.
+            self.reads.want(due.scope.with_tree(true));
+        } else if candidate.conclusion == Conclusion::DescendantRuns
             && read.mark.n_status_changes != n_status_changes
         {
             // The status that was read is older than what was heard since.
@@ -238,11 +241,14 @@ impl Turn {
                 let error = self.since_submission.fatal_error.take();
                 self.finish(error.map_or(Ended::Interrupted, Ended::Failed));
             }
-            Conclusion::NotStarted => self.not_started(now),
+            Conclusion::NotStarted => self.not_started(now, tree),
         }
     }
 
-    fn not_started(&mut self, now: Duration) {
+    fn not_started(&mut self, now: Duration, tree: &SessionTree) {
+        if let Some(other) = self.renamed(tree) {
+            return self.attach(now, tree, other);
+        }
         let error = self.since_submission.error.clone();
         let is_aborted = error.as_ref().is_some_and(MessageError::is_aborted);
         // One error may be a late word of the turn before; an error after each of two submissions is not.
@@ -251,7 +257,8 @@ impl Turn {
         let is_stale = self.facts.exists && !self.facts.newest;
         let max_kicks = self.options.max_kicks;
         let enough = self.submissions.n_kicks >= max_kicks
-            || self.submissions.n_sent > max_kicks.saturating_add(submit::MAX_RESUBMITS);
+            || self.submissions.n_sent > max_kicks.saturating_add(submit::MAX_RESUBMITS)
+            || self.submissions.is_renamed;
         let ended = Ended::NotStarted { error };
         if self.goal == Goal::Rest || is_aborted || failed_again || is_stale {
             self.finish(ended);

@@ -6,6 +6,7 @@ use crate::{
         mirror::{MessageLog, SessionTree},
         wire::{Part, PartBody},
     },
+    time::Millis,
 };
 
 /// What the merged messages say about a turn.
@@ -16,6 +17,8 @@ pub(super) struct Facts {
     pub(super) exists: bool,
     /// No user message is newer than the prompt's. Submitting an older one again would run it again.
     pub(super) newest: bool,
+    /// When the newest prompt in the session was made, whoever's it is.
+    pub(super) last_prompt: Option<Millis>,
     /// Assistant messages after it, summaries included.
     pub(super) steps: usize,
     /// How many of them are not completed.
@@ -54,6 +57,9 @@ impl Facts {
             facts.exists = tree.logs(root).any(MessageLog::is_user);
         }
         facts.newest = n_prompts == 0;
+        let prompts = tree.logs(root).rev().filter(|log| log.is_user());
+        let infos = prompts.filter_map(|log| log.info.as_ref());
+        facts.last_prompt = infos.map(|info| info.time().created).next();
         facts.descendant_open = tree.has_restless_descendant();
         // The result of each subagent in the background comes back as a prompt of the server's own.
         let asked = tree.logs(root).next_back().is_some_and(MessageLog::is_user);

@@ -7,8 +7,11 @@ use crate::opencode::mirror::SessionTree;
 
 /// How long a last look for progress may take once a limit has run out.
 const LAST_LOOK: Duration = Duration::from_secs(5);
-/// How long the read that closes an aborted turn may take.
+/// How long the reads that close an aborted turn may take.
 const LAST_READ: Duration = Duration::from_secs(5);
+/// The pause between them. Servers before 1.18 write down the end of what was aborted up to 0.6 s after they have said that nothing
+/// runs, and that of a subagent later still.
+const LAST_READ_PAUSE: Duration = Duration::from_millis(200);
 
 /// A limit that has run out. The turn ends when a last read has looked for progress that was not heard of, or at
 /// [`Timer::LastLook`].
@@ -101,8 +104,19 @@ impl Turn {
         self.timers.stop_all();
         self.timers.set(Timer::LastRead, now + LAST_READ);
         self.reads.reset();
-        self.reads.want(Scope { tree: self.facts.descendant_open, ..Scope::MESSAGES });
+        self.reads.want(Scope::MESSAGES.with_tree(self.facts.descendant_open));
         self.stage = Stage::Closing { ended, leftovers, is_read: false };
+    }
+
+    /// Takes in that what a turn has left behind was read. What an abort ended is read until it has its end.
+    pub(super) fn closing_read(&mut self, now: Duration, scope: Scope) {
+        let Stage::Closing { leftovers, is_read, .. } = &mut self.stage else { return };
+        if *leftovers == Leftovers::Final && (self.facts.incomplete > 0 || self.facts.descendant_open) {
+            self.timers.set(Timer::ReadPause, now + LAST_READ_PAUSE);
+            self.reads.want(scope.with_tree(self.facts.descendant_open));
+        } else {
+            *is_read = true;
+        }
     }
 
     /// Takes in that nothing of the tree runs any more, whatever it left unfinished.

@@ -68,6 +68,7 @@ impl Turn {
             | EventPayload::ServerConnected
             | EventPayload::ServerHeartbeat
             | EventPayload::InstanceDisposed { .. }
+            | EventPayload::Environment(_)
             | EventPayload::Unknown { .. } => {}
         }
         observed
@@ -195,6 +196,7 @@ impl Turn {
             // The run went on unheard. A list that differs otherwise only corrects what was streamed.
             self.since_submission.fatal_error = None;
         }
+        self.closing_read(now, read.scope);
         self.confirm(now, tree, &read);
         observed
     }
@@ -222,11 +224,11 @@ impl Turn {
                 let exists = prompt.is_some_and(|prompt| tree.log(tree.root(), &prompt).is_some());
                 *is_absent = is_known && !exists;
             }
-            Stage::Closing { is_read, .. } => *is_read = true,
             Stage::Opening
             | Stage::Submitting
             | Stage::Waiting(_)
             | Stage::Aborting { .. }
+            | Stage::Closing { .. }
             | Stage::Finished => {}
         }
     }

@@ -135,6 +135,11 @@ impl Turn {
         turn
     }
 
+    /// Takes for granted that whatever ran before has been stopped: a prompt without an answer is not about to start.
+    pub(crate) fn after_an_abort(&mut self) {
+        self.since_submission.stopped = true;
+    }
+
     /// How far the prompt is known to have got.
     pub(crate) fn delivery(&self) -> Delivery {
         self.submissions.delivery()
@@ -229,7 +234,8 @@ impl Turn {
         }
     }
 
-    fn prompt(&self) -> Option<&MessageId> {
+    /// The message that the prompt became.
+    pub(crate) fn prompt(&self) -> Option<&MessageId> {
         match &self.goal {
             Goal::Answer { prompt, .. } => Some(prompt),
             Goal::Rest => None,
@@ -278,6 +284,10 @@ impl Turn {
                 if self.is_held_by_messages() {
                     self.reads.want(Scope::TREE);
                 }
+                // A tool that seems to run may wait for an answer that nobody was heard to ask for.
+                if self.facts.tool_running {
+                    self.reads.want(Scope::REQUESTS);
+                }
                 self.restart_silence(now);
             }
             Timer::LastLook => {
@@ -307,7 +317,7 @@ impl Turn {
             | Stage::Aborting { .. }
             | Stage::Closing { is_read: false, .. }
             | Stage::Finished => {}
-            Stage::Resolving { is_absent } => self.resolve(*is_absent),
+            Stage::Resolving { is_absent } => self.resolve(now, tree, *is_absent),
             Stage::Waiting(_) => self.wait(now, tree),
             Stage::Closing { ended, leftovers, is_read: true } => {
                 let ended = ended.clone();
@@ -338,7 +348,7 @@ impl Turn {
     fn start_read(&mut self, now: Duration) {
         let may_read = match self.stage {
             Stage::Waiting(_) | Stage::Resolving { .. } => !self.timers.is_set(Timer::ReadPause),
-            Stage::Closing { is_read, .. } => !is_read,
+            Stage::Closing { is_read, .. } => !is_read && !self.timers.is_set(Timer::ReadPause),
             Stage::Opening | Stage::Submitting | Stage::Aborting { .. } | Stage::Finished => false,
         };
         if !may_read || self.reads.is_under_way() {

@@ -17,6 +17,8 @@ pub(crate) enum Goal {
     Answer {
         /// The prompt's own message.
         prompt: MessageId,
+        /// What it says, by which it is known under another id.
+        text: String,
         /// How far an earlier client recorded that it got; [`Delivery::NotSent`] for a prompt that is new.
         from: Delivery,
     },
@@ -103,22 +105,32 @@ pub(crate) struct Read {
 
 /// What to read of a session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub(crate) struct Scope {
     /// The messages back to the prompt's.
     pub(crate) messages: bool,
     /// The status.
     pub(crate) status: bool,
-    /// What only a gap makes necessary: descendants, their messages, pending permissions and questions.
+    /// What only a gap makes necessary: descendants and their messages, and all that is asked.
     pub(crate) tree: bool,
+    /// What is asked: pending permissions and questions.
+    pub(crate) requests: bool,
 }
 
 impl Scope {
-    pub(super) const MESSAGES: Self = Self { messages: true, status: false, tree: false };
-    pub(super) const STATUS: Self = Self { messages: false, status: true, tree: false };
-    pub(super) const TREE: Self = Self { messages: false, status: false, tree: true };
+    const NOTHING: Self = Self { messages: false, status: false, tree: false, requests: false };
+    pub(super) const MESSAGES: Self = Self { messages: true, ..Self::NOTHING };
+    pub(super) const STATUS: Self = Self { status: true, ..Self::NOTHING };
+    pub(super) const REQUESTS: Self = Self { requests: true, ..Self::NOTHING };
+    pub(super) const TREE: Self = Self { tree: true, requests: true, ..Self::NOTHING };
     /// Everything about the root.
-    pub(super) const SESSION: Self = Self { messages: true, status: true, tree: false };
-    pub(super) const ALL: Self = Self { messages: true, status: true, tree: true };
+    pub(super) const SESSION: Self = Self { messages: true, status: true, ..Self::NOTHING };
+    pub(super) const ALL: Self = Self { messages: true, status: true, tree: true, requests: true };
+
+    /// With the descendants, if they are wanted.
+    pub(super) fn with_tree(self, tree: bool) -> Self {
+        if tree { self.union(Self::TREE) } else { self }
+    }
 
     pub(super) fn covers(self, other: Self) -> bool {
         self.union(other) == self
@@ -129,6 +141,7 @@ impl Scope {
             messages: self.messages || other.messages,
             status: self.status || other.status,
             tree: self.tree || other.tree,
+            requests: self.requests || other.requests,
         }
     }
 }

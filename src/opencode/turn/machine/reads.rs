@@ -81,7 +81,7 @@ impl Reads {
         let scope = std::mem::take(&mut self.wanted);
         self.next_id += 1;
         let id = ReadId(self.next_id);
-        let open_requests = if scope.tree { open_requests() } else { Vec::new() };
+        let open_requests = if scope.requests { open_requests() } else { Vec::new() };
         self.under_way = Some(ReadUnderWay { id, scope, began: now, mark, open_requests });
         Some(Read { id, scope })
     }

@@ -1,9 +1,16 @@
 //! Getting the prompt to the server, once.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{Action, Delivery, Ended, Goal, Scope, Stage, Stream, Timer, Turn, Waiting};
-use crate::opencode::wire::MessageError;
+use crate::{
+    ids::MessageId,
+    opencode::{
+        mirror::SessionTree,
+        wire::{Message, MessageError},
+    },
+    time::Millis,
+};
 
 /// The first pause before an unclear or undelivered submission is tried again; doubles each time.
 const RESUBMIT_PAUSE: Duration = Duration::from_millis(250);
@@ -22,6 +29,10 @@ pub(super) struct Submissions {
     pub(super) n_kicks: u32,
     /// Submissions that an error was reported after.
     pub(super) n_failed: u32,
+    /// When the newest prompt was made that the session had before the first submission.
+    before: Option<Millis>,
+    /// The server has the prompt under an id of its own. To submit it again would make another one.
+    pub(super) is_renamed: bool,
 }
 
 impl Submissions {
@@ -31,7 +42,16 @@ impl Submissions {
             Goal::Rest => Delivery::NotSent,
         };
         let n_sent = u32::from(from != Delivery::NotSent);
-        Self { delivery: from, recorded: from, n_sent, n_unanswered: 0, n_kicks: 0, n_failed: 0 }
+        Self {
+            delivery: from,
+            recorded: from,
+            n_sent,
+            n_unanswered: 0,
+            n_kicks: 0,
+            n_failed: 0,
+            before: None,
+            is_renamed: false,
+        }
     }
 
     pub(super) fn delivery(&self) -> Delivery {
@@ -61,6 +81,9 @@ pub(super) struct SinceSubmission {
 
 impl Turn {
     pub(super) fn submit(&mut self) {
+        if self.submissions.is_unsent() {
+            self.submissions.before = self.facts.last_prompt;
+        }
         self.submissions.n_sent += 1;
         self.submissions.n_unanswered += 1;
         self.since_submission = SinceSubmission::default();
@@ -126,17 +149,51 @@ impl Turn {
         self.stage = Stage::Resolving { is_absent };
     }
 
-    pub(super) fn resolve(&mut self, is_absent: bool) {
+    pub(super) fn resolve(&mut self, now: Duration, tree: &SessionTree, is_absent: bool) {
         if !is_absent {
             if !self.reads.is_under_way() {
                 self.reads.want(Scope::MESSAGES);
             }
+        } else if let Some(other) = self.renamed(tree) {
+            self.attach(now, tree, other);
         } else if self.submissions.n_sent > MAX_RESUBMITS {
             self.finish(Ended::NotDelivered(self.submissions.delivery));
         } else if !self.timers.is_set(Timer::Resubmit) {
             self.stage = Stage::Submitting;
             self.submit();
         }
+    }
+
+    /// The message that the prompt became on a server, or behind a proxy, that ignores the ids of its clients: one with the same
+    /// text that was not there before.
+    pub(super) fn renamed(&self, tree: &SessionTree) -> Option<MessageId> {
+        let Goal::Answer { text, from, .. } = &self.goal else { return None };
+        if self.facts.exists || self.submissions.is_renamed || self.submissions.is_unsent() {
+            return None;
+        }
+        // What was there before an earlier client's submission is not known: only the newest prompt can be it.
+        let n_prompts = if *from == Delivery::NotSent { usize::MAX } else { 1 };
+        let is_new = |message: &&Arc<Message>| Some(message.info.time().created) > self.submissions.before;
+        let prompts = tree.messages(tree.root()).rev().take_while(is_new);
+        let texts = prompts.filter_map(|message| Some((message, message.prompt_text()?))).take(n_prompts);
+        let mut same = texts.filter(|(_, other)| other == text);
+        same.next().map(|(message, _)| message.info.id().clone())
+    }
+
+    /// Waits for the prompt under the id that the server gave it. An earlier client's may be an older one with the same text, of which
+    /// nothing can be said but that this one must not be sent again.
+    pub(super) fn attach(&mut self, now: Duration, tree: &SessionTree, id: MessageId) {
+        let Goal::Answer { prompt, from, .. } = &mut self.goal else { return };
+        if *from != Delivery::NotSent {
+            return self.finish(Ended::Interrupted);
+        }
+        *prompt = id;
+        self.submissions.is_renamed = true;
+        self.drop_candidate();
+        self.limits.restart(now);
+        self.facts_outdated = true;
+        self.look(tree);
+        self.see_delivery();
     }
 
     /// Takes over what the messages say about the prompt's whereabouts.

@@ -114,8 +114,8 @@ impl World {
     /// A client begins with an empty mirror, where the one before left off.
     pub(super) fn begin(&mut self) {
         let goal = match &self.client.goal {
-            Goal::Answer { prompt, .. } => {
-                Goal::Answer { prompt: prompt.clone(), from: self.client.recorded }
+            Goal::Answer { prompt, text, .. } => {
+                Goal::Answer { prompt: prompt.clone(), text: text.clone(), from: self.client.recorded }
             }
             Goal::Rest => Goal::Rest,
         };

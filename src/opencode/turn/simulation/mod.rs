@@ -184,7 +184,10 @@ impl World {
             n_scheduled: 0,
             server: Server::new(plan),
             wire: Wire::perfect(),
-            client: Client::new(Goal::Answer { prompt: PROMPT.into(), from: Delivery::NotSent }, SECOND),
+            client: Client::new(
+                Goal::Answer { prompt: PROMPT.into(), text: "do it".to_owned(), from: Delivery::NotSent },
+                SECOND,
+            ),
         };
         world.at(10 * MILLI, Scheduled::Reopen { client: 0 });
         world

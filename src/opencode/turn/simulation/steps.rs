@@ -194,10 +194,18 @@ impl World {
         let question = self.server.questions.iter().position(|open| open.id == *request);
         if let Some(index) = permission {
             let session_id = self.server.permissions.remove(index).session_id;
-            self.emit(EventPayload::PermissionReplied { session_id, request_id: request.clone() });
+            self.emit(EventPayload::PermissionReplied {
+                session_id,
+                request_id: request.clone(),
+                reply: None,
+            });
         } else if let Some(index) = question {
             let session_id = self.server.questions.remove(index).session_id;
-            self.emit(EventPayload::QuestionClosed { session_id, request_id: request.clone() });
+            self.emit(EventPayload::QuestionClosed {
+                session_id,
+                request_id: request.clone(),
+                answers: None,
+            });
         }
         if self.server.blocked_on.as_ref() == Some(request) {
             self.server.blocked_on = None;

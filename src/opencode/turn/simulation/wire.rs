@@ -185,6 +185,8 @@ impl World {
             Stage::Messages
         } else if std::mem::take(&mut left.tree) {
             Stage::Tree
+        } else if std::mem::take(&mut left.requests) {
+            Stage::Requests
         } else {
             return self.at(Duration::ZERO, Scheduled::ReadDone { pending });
         };
@@ -207,6 +209,8 @@ impl World {
                     let messages = self.list(child);
                     pending.reading.of_children.push((id, messages));
                 }
+            }
+            Stage::Requests => {
                 pending.reading.permissions = Some(self.server.permissions.clone());
                 pending.reading.questions = Some(self.server.questions.clone());
             }
@@ -228,4 +232,5 @@ enum Stage {
     Status,
     Messages,
     Tree,
+    Requests,
 }

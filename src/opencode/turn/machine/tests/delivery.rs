@@ -99,6 +99,66 @@ fn an_unclear_submission_is_read_then_repeated() {
     assert_eq!(bench.recorded, [Delivery::Unknown, Delivery::Accepted]);
 }
 
+/// Stores a prompt of this text under an id of the server's own.
+fn store_text(bench: &mut Bench, id: &str, text: &str) {
+    bench.unheard(|bench| bench.store_user(id));
+    let text = TextPart { text: text.to_owned(), ..TextPart::default() };
+    let part = Part::new(PartId::new(id), ROOT.into(), id.into(), PartBody::Text(text));
+    bench.messages_of(ROOT).last_mut().unwrap().parts.push(part);
+}
+
+/// A server, or a proxy, that ignores the ids of its clients makes another prompt of every submission.
+#[test]
+fn a_prompt_that_the_server_has_under_another_id_is_not_sent_again() {
+    for unclear in [false, true] {
+        let mut bench = Bench::new();
+        store_text(&mut bench, "msg_before", TEXT);
+        bench.event(EventPayload::MessageUpdated(bench.stored[0].1[0].info.clone()));
+        bench.now += SECOND;
+        assert_eq!(bench.input(Input::StreamOpened), [Done::Submit]);
+        let answer = if unclear { Delivery::Unknown } else { Delivery::Accepted };
+        bench.input(Input::Submitted(answer));
+        bench.now += SECOND;
+        store_text(&mut bench, "msg_other", "something else");
+        store_text(&mut bench, "msg_renamed", TEXT);
+        bench.now += SECOND;
+        bench.unheard(|bench| bench.answer(7));
+        let Some(MessageInfo::Assistant(step)) = bench.stored[0].1.last_mut().map(|last| &mut last.info)
+        else {
+            panic!("no step")
+        };
+        step.parent_id = Some("msg_renamed".into());
+        assert_eq!(bench.wait_reading(&SessionStatus::Idle), finish(Ended::Settled), "{unclear}");
+        assert_eq!(bench.turn.prompt().map(MessageId::as_str), Some("msg_renamed"));
+        assert_eq!(bench.done.iter().filter(|done| **done == Done::Submit).count(), 1);
+    }
+}
+
+#[test]
+fn a_prompt_under_another_id_that_does_not_start_is_given_up() {
+    let mut bench = Bench::accepted();
+    bench.now += SECOND;
+    store_text(&mut bench, "msg_renamed", TEXT);
+    assert_eq!(bench.wait_reading(&SessionStatus::Idle), [Done::Abort]);
+    assert_eq!(bench.abort_done(), finish(Ended::NotStarted { error: None }));
+    assert_eq!(bench.done.iter().filter(|done| **done == Done::Submit).count(), 1);
+}
+
+/// What there was before an earlier client's submission is not known. The prompt before this one may have said the same, so that its
+/// answer must not pass for this one's; but if it is this one, it must not run twice.
+#[test]
+fn a_resumed_prompt_is_not_sent_if_the_newest_one_says_the_same() {
+    for (text, expected) in [(TEXT, None), ("something else", Some(Done::Submit))] {
+        let mut bench = Bench::from(Delivery::Unknown);
+        store_text(&mut bench, "msg_renamed", text);
+        bench.now += SECOND;
+        bench.unheard(|bench| bench.answer(7));
+        bench.input(Input::StreamOpened);
+        let done = bench.wait_reading(&SessionStatus::Idle);
+        assert_eq!(done, [expected.unwrap_or(Done::Finish(Ended::Interrupted))], "{text}");
+    }
+}
+
 #[test]
 fn an_unclear_submission_is_never_repeated_unread() {
     let mut bench = Bench::new();

@@ -344,6 +344,24 @@ fn waiting_for_rest_needs_no_prompt() {
     assert_eq!(bench.recorded, [], "there is no prompt to record anything of");
 }
 
+/// A prompt that was aborted before it started is not about to start, so that the next one need not wait for that.
+#[test]
+fn what_was_aborted_before_it_started_is_soon_at_rest() {
+    let rests_within = |aborted: bool| {
+        let mut bench = Bench::rest();
+        if aborted {
+            bench.turn.after_an_abort();
+        }
+        bench.unheard(Bench::store_prompt);
+        bench.input(Input::StreamOpened);
+        let began = bench.now;
+        assert_eq!(bench.wait_reading(&SessionStatus::Idle), finish(Ended::NotStarted { error: None }));
+        bench.now.saturating_sub(began)
+    };
+    assert!(rests_within(true) < SECOND);
+    assert!(rests_within(false) >= 5 * SECOND);
+}
+
 #[test]
 fn a_status_read_before_the_news_is_old() {
     let mut bench = Bench::accepted();

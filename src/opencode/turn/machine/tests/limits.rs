@@ -190,6 +190,36 @@ fn the_read_after_an_abort_is_best_effort() {
     assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::Stopped(Stop::Aborted)));
     assert!(!bench.tree.is_at_rest(&ROOT.into()));
 
+    // Old servers say that nothing runs before they have written down how it ended: it is read until it has its end.
+    let mut bench = Bench::running();
+    bench.input(Input::Stop);
+    bench.input(Input::AbortDone { confirmed: true });
+    for _ in 0..3 {
+        assert_eq!(bench.read(SessionStatus::Idle), []);
+        assert_eq!(bench.wait(SECOND), [read(true, false, false)]);
+    }
+    bench.finish_steps();
+    assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::Stopped(Stop::Aborted)));
+    assert!(
+        bench
+            .tree
+            .messages(&ROOT.into())
+            .all(|message| message.info.time().completed.is_some() || message.info.as_assistant().is_none())
+    );
+
+    // So is a subagent that ends after its root; and what never gets an end is not waited for any longer than the grace.
+    let mut bench = Bench::running();
+    bench.child();
+    bench.step_of(CHILD, 5, None);
+    bench.input(Input::Stop);
+    bench.complete(1);
+    assert_eq!(bench.input(Input::AbortDone { confirmed: true }), [read(true, false, true)]);
+    let began = bench.now;
+    assert_eq!(bench.wait_reading(&SessionStatus::Idle), finish(Ended::Stopped(Stop::Aborted)));
+    let seconds = bench.now.saturating_sub(began).as_secs();
+    assert!((4..=6).contains(&seconds), "{seconds} s");
+    assert!(bench.tree.is_at_rest(&CHILD.into()));
+
     // It fails, never comes, or finds the session gone.
     let ends: [fn(&mut Bench) -> Vec<Done>; 3] =
         [Bench::read_fails, |bench| bench.wait(6 * SECOND), |bench| bench.input(Input::SessionGone)];

@@ -25,6 +25,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const ROOT: &str = "ses_root";
 const CHILD: &str = "ses_child";
 const PROMPT: &str = "msg_00";
+const TEXT: &str = "do it";
 
 /// As [`Action`], without the ids of reads.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,7 +71,7 @@ impl Bench {
 
     /// A turn that an earlier client recorded so much of.
     fn from(from: Delivery) -> Self {
-        Self::of(Goal::Answer { prompt: PROMPT.into(), from }, WaitOptions::default())
+        Self::of(Goal::Answer { prompt: PROMPT.into(), text: TEXT.to_owned(), from }, WaitOptions::default())
     }
 
     fn new() -> Self {
@@ -78,7 +79,8 @@ impl Bench {
     }
 
     fn with(options: WaitOptions) -> Self {
-        Self::of(Goal::Answer { prompt: PROMPT.into(), from: Delivery::NotSent }, options).into_accepted()
+        let goal = Goal::Answer { prompt: PROMPT.into(), text: TEXT.to_owned(), from: Delivery::NotSent };
+        Self::of(goal, options).into_accepted()
     }
 
     fn rest() -> Self {
@@ -306,6 +308,8 @@ impl Bench {
                 reading.children.push(info);
                 reading.of_children.push((child.clone(), list(messages)));
             }
+        }
+        if scope.requests {
             reading.permissions = Some(self.pending.clone());
             reading.questions = Some(Vec::new());
         }
@@ -317,8 +321,19 @@ impl Bench {
         self.input(Input::ReadFailed(id))
     }
 
+    /// The server finishes what it has begun, unheard.
+    fn finish_steps(&mut self) {
+        let completed = Some(self.created());
+        for message in self.stored.iter_mut().flat_map(|(_, messages)| messages) {
+            if let MessageInfo::Assistant(step) = &mut message.info {
+                step.time.completed = step.time.completed.or(completed);
+            }
+        }
+    }
+
     /// The abort that was asked for is done, and what it left behind is read.
     fn abort_done(&mut self) -> Vec<Done> {
+        self.finish_steps();
         let last = self.input(Input::AbortDone { confirmed: true });
         assert!(matches!(last[..], [Done::Read(Scope { messages: true, status: false, .. })]), "{last:?}");
         self.read(SessionStatus::Idle)
@@ -359,7 +374,7 @@ fn message_id(number: u32) -> String {
 }
 
 fn read(messages: bool, status: bool, tree: bool) -> Done {
-    Done::Read(Scope { messages, status, tree })
+    Done::Read(Scope { messages, status, tree, requests: tree })
 }
 
 fn finish(ended: Ended) -> [Done; 1] {

@@ -4,7 +4,7 @@ use super::*;
 use crate::opencode::wire::QuestionRequest;
 
 fn replied(request: &str) -> EventPayload {
-    EventPayload::PermissionReplied { session_id: ROOT.into(), request_id: request.into() }
+    EventPayload::PermissionReplied { session_id: ROOT.into(), request_id: request.into(), reply: None }
 }
 
 fn ask(request: &str) -> Done {
@@ -31,13 +31,30 @@ fn a_request_is_passed_on_once() {
     assert_eq!(bench.read(SessionStatus::Busy), []);
 }
 
+/// A stream may stall without ending, and with it the request of a tool that then runs for as long as nobody answers.
+#[test]
+fn silence_while_a_tool_runs_is_asked_what_it_waits_for() {
+    let mut bench = Bench::running();
+    bench.tool(1, "call", ToolStatus::Running);
+    bench.unheard(|bench| bench.asks(ROOT, "per_1", 1));
+    let looked = Scope { requests: true, ..Scope::MESSAGES };
+    assert_eq!(bench.wait(11 * SECOND), [Done::Read(looked)]);
+    assert_eq!(bench.read(SessionStatus::Busy), [ask("per_1")]);
+    // It is not asked again, and one that somebody else answered is closed.
+    let looked = Scope { requests: true, ..Scope::STATUS };
+    assert_eq!(bench.wait(11 * SECOND), [Done::Read(looked)]);
+    bench.pending.clear();
+    assert_eq!(bench.read(SessionStatus::Busy), [closed("per_1")]);
+}
+
 #[test]
 fn a_question_is_passed_on_like_a_permission() {
     let mut bench = Bench::running();
     let question =
         QuestionRequest { id: "que_1".into(), session_id: ROOT.into(), ..QuestionRequest::default() };
     assert_eq!(bench.event(EventPayload::QuestionAsked(question)), [ask("que_1")]);
-    let closes = EventPayload::QuestionClosed { session_id: ROOT.into(), request_id: "que_1".into() };
+    let closes =
+        EventPayload::QuestionClosed { session_id: ROOT.into(), request_id: "que_1".into(), answers: None };
     assert_eq!(bench.event(closes), [closed("que_1")]);
 }
 
@@ -142,15 +159,16 @@ fn a_human_who_need_not_answer_does_not_stop_the_clocks() {
 fn an_answer_of_a_human_is_not_followed_by_a_timeout() {
     let mut bench = Bench::running();
     bench.tool(1, "call", ToolStatus::Running);
-    bench.unheard(|bench| bench.asks(ROOT, "per_1", 1));
-    // The tool's limit runs out; the last look finds the request that the tool waits for.
+    // The tool's limit runs out; the last look finds a request that the tool has just begun to wait for.
     while bench.wait(1000 * SECOND) != [read(true, true, true)] {
         bench.read(SessionStatus::Busy);
     }
+    bench.unheard(|bench| bench.asks(ROOT, "per_1", 1));
     assert_eq!(bench.read(SessionStatus::Busy), [ask("per_1")]);
     bench.input(Input::HumanAsked("per_1".into()));
     bench.now += 300 * SECOND;
-    assert_eq!(bench.input(Input::Answered("per_1".into())), [read(true, false, false)]);
+    let looked = Scope { requests: true, ..Scope::MESSAGES };
+    assert_eq!(bench.input(Input::Answered("per_1".into())), [Done::Read(looked)]);
     bench.read(SessionStatus::Busy);
     assert_eq!(bench.wait(9 * SECOND), []);
 }
