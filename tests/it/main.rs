@@ -73,6 +73,10 @@ mod real;
 mod real_hostile;
 #[cfg(feature = "test-util")]
 mod real_manager;
+#[cfg(feature = "test-util")]
+mod real_releases;
+#[cfg(feature = "test-util")]
+mod real_servers;
 #[cfg(feature = "client")]
 mod server_fake;
 #[cfg(feature = "client")]

@@ -6,6 +6,7 @@
 use std::{
     fmt::Write as _,
     panic::AssertUnwindSafe,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -32,15 +33,23 @@ use super::{
 /// No scenario takes longer, on a machine with much else to do.
 const SCENARIO_LIMIT: Duration = Duration::from_secs(150);
 
-struct House {
-    server: RealServer,
-    model: ScriptedModel,
+pub(crate) struct House {
+    pub(crate) server: RealServer,
+    pub(crate) model: ScriptedModel,
 }
 
 impl House {
     /// `None` without a server on this machine.
-    async fn open(projects: usize) -> Option<Self> {
-        let executable = RealServer::find()?;
+    pub(crate) async fn open(projects: usize) -> Option<Self> {
+        Some(Self::of(RealServer::find()?, projects, |options| options).await)
+    }
+
+    /// A server of any release.
+    pub(crate) async fn of(
+        executable: PathBuf,
+        projects: usize,
+        settings: impl FnOnce(RealOptions) -> RealOptions,
+    ) -> Self {
         let model = ScriptedModel::start().await;
         let nester = json!({"mode": "all", "description": "d", "permission": {"task": "allow"}});
         let config = json!({
@@ -53,14 +62,14 @@ impl House {
             .password(PASSWORD)
             .config(config)
             .env("OPENCODE_EXPERIMENTAL_BACKGROUND_SUBAGENTS", "true");
-        Some(Self { server: RealServer::start(options).await, model })
+        Self { server: RealServer::start(settings(options)).await, model }
     }
 
-    async fn room(&self, name: &'static str) -> Room<'_> {
+    pub(crate) async fn room(&self, name: &'static str) -> Room<'_> {
         self.room_with(name, 0, |manager| manager).await
     }
 
-    async fn room_with(
+    pub(crate) async fn room_with(
         &self,
         name: &'static str,
         project: usize,
@@ -69,7 +78,7 @@ impl House {
         self.room_at(name, project, self.server.url(), settings).await
     }
 
-    async fn room_at(
+    pub(crate) async fn room_at(
         &self,
         name: &'static str,
         project: usize,
@@ -87,52 +96,52 @@ impl House {
 }
 
 /// A session of its own for a scenario.
-struct Room<'a> {
-    house: &'a House,
-    name: &'static str,
-    manager: ConversationManager,
-    session: SessionId,
-    directory: Directory,
+pub(crate) struct Room<'a> {
+    pub(crate) house: &'a House,
+    pub(crate) name: &'static str,
+    pub(crate) manager: ConversationManager,
+    pub(crate) session: SessionId,
+    pub(crate) directory: Directory,
 }
 
 impl Room<'_> {
     /// A prompt that is told apart from all others by the room's name and `word`.
-    fn input(&self, word: &str, script: &Script) -> PromptInput {
+    pub(crate) fn input(&self, word: &str, script: &Script) -> PromptInput {
         PromptInput::new(self.session.clone(), script.prompt(&self.words(word)))
     }
 
-    fn words(&self, word: &str) -> String {
+    pub(crate) fn words(&self, word: &str) -> String {
         format!("[{}: {word}]", self.name)
     }
 
-    async fn ask(&self, word: &str, script: &Script) -> PromptExecutionResult {
+    pub(crate) async fn ask(&self, word: &str, script: &Script) -> PromptExecutionResult {
         checked(self.manager.prompt(self.input(word, script)).await).unwrap()
     }
 
-    fn start(&self, word: &str, script: &Script) -> (RunningPrompt, Updates) {
+    pub(crate) fn start(&self, word: &str, script: &Script) -> (RunningPrompt, Updates) {
         self.start_with(self.input(word, script))
     }
 
-    fn start_with(&self, input: PromptInput) -> (RunningPrompt, Updates) {
+    pub(crate) fn start_with(&self, input: PromptInput) -> (RunningPrompt, Updates) {
         let mut running = self.manager.prompt(input).start();
         let updates = running.updates().unwrap();
         (running, updates)
     }
 
     /// How often the model was asked to begin with a prompt.
-    fn runs(&self, word: &str) -> usize {
+    pub(crate) fn runs(&self, word: &str) -> usize {
         self.house.model.runs_of(&self.words(word))
     }
 
     /// That the turn settled with this answer, ran once, and is known as it is stored.
-    async fn check(&self, word: &str, result: &PromptExecutionResult, answer: &str) {
+    pub(crate) async fn check(&self, word: &str, result: &PromptExecutionResult, answer: &str) {
         assert_eq!(result.completion, Completion::Settled);
         assert_eq!(result.answer().as_deref(), Some(answer));
         assert_eq!(self.runs(word), 1, "it ran once");
         self.check_conversation(result).await;
     }
 
-    async fn check_conversation(&self, result: &PromptExecutionResult) {
+    pub(crate) async fn check_conversation(&self, result: &PromptExecutionResult) {
         let fresh = secrets::connect(self.house.server.url());
         let loaded = fresh.load_conversation(&self.session).await.unwrap();
         if result.conversation != loaded {
@@ -141,20 +150,20 @@ impl Room<'_> {
         }
     }
 
-    async fn is_idle(&self) -> bool {
+    pub(crate) async fn is_idle(&self) -> bool {
         let api = self.manager.client().unwrap().directory(&self.directory);
         api.session_status().await.unwrap().get(&self.session).is_idle()
     }
 
     /// That the session can be used after whatever happened to it.
-    async fn check_usable(&self) {
+    pub(crate) async fn check_usable(&self) {
         let result = self.ask("afterwards", &texts("still here")).await;
         self.check("afterwards", &result, "still here").await;
     }
 }
 
 /// Waits until an update is as wanted.
-async fn until(updates: &mut Updates, wanted: impl Fn(&Update) -> bool) {
+pub(crate) async fn until(updates: &mut Updates, wanted: impl Fn(&Update) -> bool) {
     loop {
         let update = updates.next().await.expect("the turn still runs");
         if wanted(&update) {
@@ -164,7 +173,7 @@ async fn until(updates: &mut Updates, wanted: impl Fn(&Update) -> bool) {
 }
 
 /// The model has begun to speak, in the root or in a subagent.
-fn is_text(update: &Update) -> bool {
+pub(crate) fn is_text(update: &Update) -> bool {
     let Update::Conversation(event) = update else { return false };
     let event = serde_json::to_value(event).unwrap();
     event["type"] == "block:delta" || event["block"]["type"] == "assistant_text"
@@ -175,16 +184,16 @@ fn is_retry(update: &Update) -> bool {
 }
 
 /// A tool runs.
-fn is_running_tool(update: &Update) -> bool {
+pub(crate) fn is_running_tool(update: &Update) -> bool {
     let Update::Conversation(ConversationEvent::BlockUpsert { block, .. }) = update else { return false };
     matches!(block.body, BlockBody::ToolUse { tool_status: RunStatus::Running, .. })
 }
 
-fn slow_tool() -> ScriptedTool {
+pub(crate) fn slow_tool() -> ScriptedTool {
     bash_tool("echo started; sleep 100", "started\n")
 }
 
-fn gated(gate: &str, text: &str) -> Script {
+pub(crate) fn gated(gate: &str, text: &str) -> Script {
     Script::new([with(Step::text(text), |it| it.gate_middle = Some(gate.to_owned()))])
 }
 
@@ -197,14 +206,19 @@ fn failing(status: u16, times: u32, retry_after_ms: &str) -> Step {
     with(Step::text("recovered"), |it| it.error = Some(error))
 }
 
-type Scenario<'a> = (&'static str, BoxFuture<'a, ()>);
+pub(crate) type Scenario<'a> = (&'static str, BoxFuture<'a, ()>);
 
+/// Names each scenario by its function.
 macro_rules! scenarios {
-    ($house:expr; $($name:ident)*) => { vec![$((stringify!($name), $name($house).boxed() as BoxFuture<'_, ()>)),*] };
+    ($house:expr; $($name:ident)*) => {
+        vec![$((stringify!($name), Box::pin($name($house)) as futures_util::future::BoxFuture<'_, ()>)),*]
+    };
 }
 
+pub(crate) use scenarios;
+
 /// Plays scenarios, so many at once, and reports all that fail.
-async fn play(scenarios: Vec<Scenario<'_>>, at_once: usize) {
+pub(crate) async fn play(scenarios: Vec<Scenario<'_>>, at_once: usize) {
     let played = stream::iter(scenarios).map(|(name, scenario)| async move {
         let began = now();
         let guarded = AssertUnwindSafe(tokio::time::timeout(SCENARIO_LIMIT, scenario)).catch_unwind();
@@ -235,7 +249,7 @@ async fn turns_on_a_real_server() {
     let Some(house) = House::open(4).await else { return };
     let scenarios = scenarios![&house;
         normal_turn follow_ups_after_errors prompt_while_busy
-        abort_in_text abort_in_tool abort_in_retry
+        abort_in_text abort_in_tool abort_in_child abort_in_retry
         permissions_of_the_root permissions_of_a_child permission_for_good questions
         parallel_subagents nested_subagents background_subagent
         provider_refuses provider_recovers retry_budget silent_provider endless_steps
@@ -296,7 +310,7 @@ async fn prompt_while_busy(house: &House) {
     room.check("second", &second, "second answer").await;
 }
 
-async fn abort_and_check(room: &Room<'_>, running: RunningPrompt) {
+pub(crate) async fn abort_and_check(room: &Room<'_>, running: RunningPrompt) {
     let report = room.manager.abort(&room.session).await.unwrap();
     assert!(report.confirmed);
     let result = running.await.unwrap();
@@ -306,7 +320,7 @@ async fn abort_and_check(room: &Room<'_>, running: RunningPrompt) {
     room.check_usable().await;
 }
 
-async fn abort_in_text(house: &House) {
+pub(crate) async fn abort_in_text(house: &House) {
     let room = house.room("abort text").await;
     let (running, mut updates) = room.start("x", &gated("abort text", "one two three four"));
     until(&mut updates, is_text).await;
@@ -314,7 +328,16 @@ async fn abort_in_text(house: &House) {
     house.model.open_gate("abort text");
 }
 
-async fn abort_in_tool(house: &House) {
+pub(crate) async fn abort_in_child(house: &House) {
+    let room = house.room("abort child").await;
+    let child = task(&gated("abort child", "one two three four"));
+    let (running, mut updates) = room.start("x", &Script::new([Step::tool(child), Step::text("never")]));
+    until(&mut updates, is_text).await;
+    abort_and_check(&room, running).await;
+    house.model.open_gate("abort child");
+}
+
+pub(crate) async fn abort_in_tool(house: &House) {
     let room = house.room("abort tool").await;
     let (running, mut updates) =
         room.start("x", &Script::new([Step::tool(slow_tool()), Step::text("never")]));
@@ -330,7 +353,7 @@ async fn abort_in_retry(house: &House) {
 }
 
 /// What the tool named `tool` of the turn's own messages came to.
-fn outcomes(result: &PromptExecutionResult) -> String {
+pub(crate) fn outcomes(result: &PromptExecutionResult) -> String {
     let mut text = String::new();
     for message in result.messages.opencode() {
         for part in &message.parts {

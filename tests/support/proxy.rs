@@ -3,10 +3,15 @@
 #![allow(dead_code, reason = "each target that includes this module uses its own part of it")]
 #![expect(clippy::expect_used, reason = "a broken test rig should stop the test")]
 
-use std::net::SocketAddr;
+use std::{
+    future::pending,
+    io,
+    net::SocketAddr,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use tokio::{
-    io::copy,
+    io::{AsyncReadExt, AsyncWriteExt, copy},
     net::{TcpListener, TcpStream},
     sync::watch,
     task::JoinSet,
@@ -25,6 +30,8 @@ struct State {
     age: u64,
     /// New connections are cut at once.
     dark: bool,
+    /// How often event streams were stalled: those that were open stay open and carry nothing.
+    stalls: u64,
     /// New connections that were cut so.
     refused: usize,
     open: usize,
@@ -50,6 +57,11 @@ impl Proxy {
     /// Cuts all connections; new ones are fine.
     pub(crate) fn cut(&self) {
         self.state.send_modify(|state| state.age += 1);
+    }
+
+    /// Lets nothing through on the event streams that are open, without ending them.
+    pub(crate) fn stall_streams(&self) {
+        self.state.send_modify(|state| state.stalls += 1);
     }
 
     /// Cuts all connections, and new ones as they come.
@@ -114,10 +126,35 @@ async fn carry(mut client: TcpStream, target: SocketAddr, state: watch::Sender<S
         server.set_nodelay(true)?;
         let (mut from_client, mut to_client) = client.split();
         let (mut from_server, mut to_server) = server.split();
+        // How many stalls there had been when this connection became an event stream.
+        let stream_since = AtomicU64::new(u64::MAX);
+        let requests = async {
+            let mut buffer = [0; 16 * 1024];
+            loop {
+                let n_bytes = from_client.read(&mut buffer).await?;
+                if buffer.starts_with(b"GET /event") {
+                    stream_since.store(state.borrow().stalls, Relaxed);
+                }
+                to_server.write_all(&buffer[..n_bytes]).await?;
+                if n_bytes == 0 {
+                    return io::Result::Ok(());
+                }
+            }
+        };
+        let mut stalls = state.subscribe();
+        let stalled = async {
+            drop(stalls.wait_for(|state| state.stalls > stream_since.load(Relaxed)).await);
+        };
+        let answers = async {
+            tokio::select! {
+                copied = copy(&mut from_server, &mut to_client) => copied.map(drop),
+                () = stalled => pending().await,
+            }
+        };
         // Neither side of HTTP ends half a connection, and a server that is still starting would never end the other half.
         tokio::select! {
-            copied = copy(&mut from_client, &mut to_server) => copied,
-            copied = copy(&mut from_server, &mut to_client) => copied,
+            done = requests => done,
+            done = answers => done,
         }
     };
     tokio::select! {

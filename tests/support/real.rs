@@ -88,6 +88,13 @@ impl RealOptions {
         self
     }
 
+    /// Lets the projects' configuration hold in every directory, also in those that do not exist.
+    #[must_use]
+    pub(crate) fn configured_everywhere(self) -> Self {
+        let config = self.project_config().to_string();
+        self.env("OPENCODE_CONFIG_CONTENT", &config)
+    }
+
     fn project_config(&self) -> Value {
         let mut config = json!({
             "model": "mock/m", "small_model": "mock/m", "autoupdate": false, "share": "disabled",
@@ -140,6 +147,23 @@ impl RealServer {
             say("skipped: no OpenCode found; set OPENCODE_BIN or put `opencode` on the PATH");
         }
         found
+    }
+
+    /// The executable of another release, below the directory that `OPENCODE_RELEASES` names, where `.ci/install-opencode` puts it.
+    ///
+    /// Without it a test cannot run: it returns, and this says on stderr how to enable it.
+    pub(crate) fn find_release(version: &str) -> Option<PathBuf> {
+        let installed = Path::new(version).join("node_modules/opencode-linux-x64/bin/opencode");
+        let releases = std::env::var_os("OPENCODE_RELEASES").map(PathBuf::from);
+        let found = releases.map(|releases| releases.join(installed)).filter(|found| found.is_file());
+        if found.is_some() {
+            return found;
+        }
+        drop(writeln!(
+            std::io::stderr(),
+            "skipped: no OpenCode {version}; run `.ci/install-opencode {version}` and set OPENCODE_RELEASES=$PWD/target/opencode"
+        ));
+        None
     }
 
     /// Makes HOME and projects, starts the server and returns once it answers.
@@ -221,6 +245,11 @@ impl RealServer {
     pub(crate) async fn terminate(&mut self) {
         signal_group(&self.process, Signal::TERM);
         self.process.wait().await.expect("the server ends");
+    }
+
+    /// Lets the server hang, or go on.
+    pub(crate) fn hang(&self, hangs: bool) {
+        signal_group(&self.process, if hangs { Signal::STOP } else { Signal::CONT });
     }
 
     /// Starts it again on the same HOME and the same port, killing it first if it still runs.
