@@ -41,7 +41,15 @@ pub(crate) struct House {
 impl House {
     /// `None` without a server on this machine.
     pub(crate) async fn open(projects: usize) -> Option<Self> {
-        Some(Self::of(RealServer::find()?, projects, |options| options).await)
+        Some(Self::of(RealServer::find()?, projects, Self::newest).await)
+    }
+
+    /// What only new releases understand.
+    pub(crate) fn newest(options: RealOptions) -> RealOptions {
+        let nester = json!({"mode": "all", "description": "d", "permission": {"task": "allow"}});
+        options
+            .config(json!({"subagent_depth": 3, "agent": {"nester": nester}}))
+            .env("OPENCODE_EXPERIMENTAL_BACKGROUND_SUBAGENTS", "true")
     }
 
     /// A server of any release.
@@ -51,17 +59,11 @@ impl House {
         settings: impl FnOnce(RealOptions) -> RealOptions,
     ) -> Self {
         let model = ScriptedModel::start().await;
-        let nester = json!({"mode": "all", "description": "d", "permission": {"task": "allow"}});
-        let config = json!({
-            "permission": {"bash": {"*": "allow", "touch *": "ask"}},
-            "subagent_depth": 3,
-            "agent": {"nester": nester},
-        });
+        let config = json!({"permission": {"bash": {"*": "allow", "touch *": "ask"}}});
         let options = RealOptions::new(executable, model.base_url())
             .projects(projects)
             .password(PASSWORD)
-            .config(config)
-            .env("OPENCODE_EXPERIMENTAL_BACKGROUND_SUBAGENTS", "true");
+            .config(config);
         Self { server: RealServer::start(settings(options)).await, model }
     }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     proxy::Proxy,
-    real::{RealOptions, RealServer},
+    real::RealServer,
     real_manager::{House, Room, gated, is_text, outcomes, play, scenarios, until},
     support::{
         secrets,
@@ -28,7 +28,7 @@ const PLUGIN: &str = r#"export const Throws = async () => ({
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_server_and_what_it_does_unexpectedly() {
     let Some(executable) = RealServer::find() else { return };
-    let house = House::of(executable, 2, RealOptions::configured_everywhere).await;
+    let house = House::of(executable, 2, |options| House::newest(options).configured_everywhere()).await;
     let scenarios = scenarios![&house;
         directory_that_is_not_there plugin_that_throws stalled_stream
         models_are_asked_for_once merged_with_another_prompt used_by_others_in_between

@@ -2,13 +2,38 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{Extra, FileDiff, Todo, part::wire_struct};
+use super::{Extra, part::wire_struct};
 use crate::{
     ids::{MessageId, SessionId},
     json::decode::Object,
 };
 
 wire_struct! {
+    /// Something that the model means to do.
+    Todo {
+        /// What.
+        content: String,
+        /// `pending`, `in_progress`, `completed` or `cancelled`.
+        #[serde(default)]
+        status: String,
+        /// `high`, `medium` or `low`.
+        #[serde(default)]
+        priority: String,
+    }
+
+    /// What a session has changed in a file.
+    FileDiff {
+        /// The file.
+        #[serde(default)]
+        file: String,
+        /// Lines that were added.
+        #[serde(default)]
+        additions: f64,
+        /// Lines that were deleted.
+        #[serde(default)]
+        deletions: f64,
+    }
+
     /// A terminal that the server runs.
     Terminal {
         /// Its id.
@@ -16,7 +41,7 @@ wire_struct! {
         /// Its title.
         #[serde(default)]
         title: String,
-        /// What it runs, `running` or `exited`.
+        /// `running` or `exited`.
         #[serde(default)]
         status: String,
     }

@@ -16,7 +16,7 @@ mod part;
 mod request;
 mod session;
 
-pub use environment::{EnvironmentEvent, Terminal};
+pub use environment::{EnvironmentEvent, FileDiff, Terminal, Todo};
 pub use event::{
     EventPayload, PartDelta, PermissionReply, PermissionRequest, Question, QuestionOption, QuestionRequest,
     ServerEvent, ToolReference,
