@@ -18,7 +18,7 @@ use std::{fs, hint::black_box, path::Path, sync::Arc, time::Duration};
 use opencode_conductor::{
     Architecture, BlockBody, BlockId, BlockOrder, BlockStatus, ConversationBlock, ConversationEvent,
     ConversationId, ConvertOptions, MessageId, Millis, SessionConversationState, SessionId, SessionTree,
-    message_signature, parse_transcript, reduce_session_event,
+    message_signature, parse_claude, parse_claude_stream, parse_transcript, reduce_session_event,
     wire::{Message, ServerEvent},
 };
 use serde_json::{Value, json};
@@ -32,12 +32,13 @@ const CHANGES: usize = 20_000;
 fn main() {
     type Section = fn(&Settings) -> Table;
     let Some(settings) = Settings::from_args() else { return };
-    let sections: [(&str, Section); 5] = [
+    let sections: [(&str, Section); 6] = [
         ("reducer", reducer),
         ("text", long_text),
         ("logs", logs),
         ("growth", growth),
         ("documents", documents),
+        ("claude", claude),
     ];
     let wanted = sections.into_iter().filter(|(name, _)| settings.wants(name));
     settings.print(&wanted.map(|(_, section)| section(&settings)).collect::<Vec<_>>());
@@ -174,6 +175,73 @@ fn logs(settings: &Settings) -> Table {
     table.row("(recordings)", [recorded.len() as f64]);
     table.row("(bytes per event)", [n_bytes as f64 / n_events as f64]);
     table
+}
+
+/// Claude Code's lines, by how many there are; the recordings as they are.
+fn claude(settings: &Settings) -> Table {
+    let of = |directory: &Path, name: &str| fs::read(directory.join(name)).ok();
+    let directories: Vec<_> = fixtures().filter(|path| path.ends_with("claude")).collect();
+    let directories = directories.iter().filter_map(|path| fs::read_dir(path).ok()).flatten().flatten();
+    let directories: Vec<_> = directories.map(|entry| entry.path()).collect();
+    let streams: Vec<_> = directories.iter().filter_map(|path| of(path, "stream-1.jsonl")).collect();
+    let files: Vec<_> = directories.iter().filter_map(|path| of(path, "transcript.jsonl")).collect();
+    let generated: Vec<_> = SIZES.map(claude_stream).into_iter().map(|stream| vec![stream]).collect();
+    let rate = |documents: &[Vec<u8>], load: fn(&[u8])| {
+        let lines: usize = documents.iter().flatten().filter(|byte| **byte == b'\n').count();
+        lines as f64 / seconds(settings, || timed(|| documents.iter().for_each(|document| load(document))))
+    };
+    let stream = |text: &[u8]| drop(black_box(parse_claude_stream(text, ConvertOptions::default(), |_| {})));
+    let file = |text: &[u8]| drop(black_box(parse_claude(text, &[], ConvertOptions::default(), |_| {})));
+    let columns = ["recordings", "1,000", "10,000", "100,000"];
+    let mut table = Table::new("Claude Code: decode + merge + fold", "lines per second", &columns);
+    let streamed = [&streams, &generated[0], &generated[1], &generated[2]];
+    table.row("stream", streamed.map(|documents| rate(documents, stream)));
+    table.row("transcripts, recorded", [rate(&files, file)]);
+    table
+}
+
+/// A stream of this many lines: messages of ten words each.
+fn claude_stream(n_lines: usize) -> Vec<u8> {
+    let mut lines = Vec::new();
+    let partial = |event: &Value| {
+        // In the order in which they are written.
+        format!(
+            r#"{{"type":"stream_event","event":{event},"session_id":"s","parent_tool_use_id":null,"uuid":"u"}}"#
+        )
+    };
+    for message in 0.. {
+        let id = format!("msg_{message:08}");
+        let moment = format!(
+            "2026-01-01T{:02}:{:02}:{:02}.000Z",
+            message / 3600 % 24,
+            message / 60 % 60,
+            message % 60
+        );
+        let usage = json!({"input_tokens": 10, "output_tokens": 1});
+        let body = json!({"id": id, "model": "m", "content": [], "usage": usage});
+        lines.push(partial(&json!({"type": "message_start", "message": body})));
+        lines.push(partial(&json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})));
+        for word in 0..10 {
+            let event = format!(
+                r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":"word {word} "}}}}"#
+            );
+            lines.push(format!(
+                r#"{{"type":"stream_event","event":{event},"session_id":"s","parent_tool_use_id":null,"uuid":"u"}}"#
+            ));
+        }
+        let content = json!([{"type": "text", "text": "word ".repeat(10)}]);
+        let body = json!({"id": id, "model": "m", "content": content, "usage": usage});
+        lines.push(
+            json!({"type": "assistant", "message": body, "uuid": format!("a{message:08}"), "timestamp": moment}).to_string(),
+        );
+        lines.push(partial(&json!({"type": "content_block_stop", "index": 0})));
+        lines.push(partial(&json!({"type": "message_delta", "delta": {}, "usage": {"output_tokens": 9}})));
+        lines.push(partial(&json!({"type": "message_stop"})));
+        if lines.len() >= n_lines {
+            break;
+        }
+    }
+    (lines.join("\n") + "\n").into_bytes()
 }
 
 fn fixtures() -> impl Iterator<Item = std::path::PathBuf> {

@@ -5,20 +5,29 @@
 //! cargo run --example replay -- fixtures/subagent/messages/*.json --markdown
 //! cargo run --example replay -- fixtures/plain/export.json --json
 //! cargo run --example replay -- fixtures/subagent/events.sse --events
+//! cargo run --example replay -- fixtures/claude/subagent/stream-1.jsonl --format claude-stream
+//! cargo run --example replay -- fixtures/claude/subagent/transcript.jsonl fixtures/claude/subagent/subagents/*.jsonl --format claude-transcript
 //! ```
 
-use std::{env, error::Error, fs, process::ExitCode};
+use std::{
+    env,
+    error::Error,
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use opencode_conductor::{
-    BlockBody, BlockStatus, OpenCodeFormat, OpenCodeOptions, RunStatus, SessionConversationState, SessionId,
-    Thread, TranscriptError,
+    BlockBody, BlockStatus, ConversationEvent, ConvertOptions, OpenCodeFormat, OpenCodeOptions, RunStatus,
+    SessionConversationState, SessionId, Thread, Transcript, TranscriptError,
+    claude::SubagentFile,
     markdown::{self, MarkdownOptions},
-    parse_opencode_events,
+    parse_claude, parse_claude_stream, parse_opencode_events,
 };
 use opencode_conductor_examples::output::{Colours, complain, filtered, print, print_json};
 
-const USAGE: &str = "usage: replay FILE… [--format opencode-events|opencode-messages|opencode-export|auto] \
-                     [--session ID] [--json|--markdown|--events]";
+const USAGE: &str = "usage: replay FILE… [--format opencode-events|opencode-messages|opencode-export|auto|\
+                     claude-stream|claude-transcript] [--session ID] [--json|--markdown|--events]";
 
 enum Output {
     Terminal,
@@ -28,9 +37,18 @@ enum Output {
     Events,
 }
 
+/// What wrote the files.
+enum Agent {
+    OpenCode(OpenCodeOptions),
+    /// Claude Code's standard output.
+    ClaudeStream,
+    /// Claude Code's transcript, then those of its subagents; or the directory that is named after the session.
+    ClaudeTranscript,
+}
+
 struct Arguments {
     files: Vec<String>,
-    options: OpenCodeOptions,
+    agent: Agent,
     output: Output,
 }
 
@@ -45,27 +63,20 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), String> {
-    let Arguments { files, options, output } = arguments(env::args().skip(1))?;
+    let Arguments { files, agent, output } = arguments(env::args().skip(1))?;
+    let files = if matches!(agent, Agent::ClaudeTranscript) { session_files(files)? } else { files };
     let mut documents = Vec::new();
     for file in &files {
-        let bytes = fs::read(file).map_err(|error| format!("{file}: {error}"))?;
-        let text = String::from_utf8(bytes).map_err(|error| format!("{file}: {error}"))?;
-        documents.push(text);
+        documents.push(fs::read(file).map_err(|error| format!("{file}: {error}"))?);
     }
-    let texts: Vec<&str> = documents.iter().map(String::as_str).collect();
     let mut events = String::new();
-    let transcript = parse_opencode_events(&texts, &options, |event| {
+    let on_event = |event: &ConversationEvent| {
         if matches!(output, Output::Events) {
             // Writing plain data to a string cannot fail.
             events.extend([serde_json::to_string(event).unwrap_or_default().as_str(), "\n"]);
         }
-    })
-    .map_err(|error| match &error {
-        TranscriptError::Unrecognised { document, .. } | TranscriptError::Malformed { document, .. } => {
-            format!("{}: {}", files[*document], with_causes(&error))
-        }
-        _ => with_causes(&error),
-    })?;
+    };
+    let transcript = load(&agent, &files, &documents, on_event)?;
     for malformed in &transcript.malformed {
         complain(&format!("replay: {}: {}", files[malformed.document], with_causes(malformed)));
     }
@@ -90,23 +101,89 @@ fn run() -> Result<(), String> {
     }
 }
 
+fn load(
+    agent: &Agent,
+    files: &[String],
+    documents: &[Vec<u8>],
+    on_event: impl FnMut(&ConversationEvent),
+) -> Result<Transcript, String> {
+    let transcript = match agent {
+        Agent::OpenCode(options) => {
+            let mut texts = Vec::new();
+            for (file, bytes) in files.iter().zip(documents) {
+                texts.push(str::from_utf8(bytes).map_err(|error| format!("{file}: {error}"))?);
+            }
+            parse_opencode_events(&texts, options, on_event)
+        }
+        Agent::ClaudeStream => {
+            parse_claude_stream(&documents.join(&b'\n'), ConvertOptions::default(), on_event)
+        }
+        Agent::ClaudeTranscript => {
+            let metas: Vec<_> =
+                files.iter().map(|file| fs::read(Path::new(file).with_extension("meta.json")).ok()).collect();
+            let subagents = files.iter().zip(documents).zip(&metas).skip(1).map(|((file, bytes), meta)| {
+                let id = Path::new(file).file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+                let subagent = SubagentFile::new(id, bytes);
+                meta.as_deref().map_or(subagent, |meta| subagent.with_meta(meta))
+            });
+            let subagents: Vec<_> = subagents.collect();
+            parse_claude(&documents[0], &subagents, ConvertOptions::default(), on_event)
+        }
+    };
+    transcript.map_err(|error| match &error {
+        TranscriptError::Unrecognised { document, .. } | TranscriptError::Malformed { document, .. } => {
+            format!("{}: {}", files[*document], with_causes(&error))
+        }
+        _ => with_causes(&error),
+    })
+}
+
+/// The files of a Claude Code session, if its directory is given: the transcript beside it, and the subagents' inside.
+fn session_files(files: Vec<String>) -> Result<Vec<String>, String> {
+    let [directory] = files.as_slice() else { return Ok(files) };
+    let directory = Path::new(directory);
+    if !directory.is_dir() {
+        return Ok(files);
+    }
+    let subagents = fs::read_dir(directory.join("subagents"));
+    let mut found: Vec<_> =
+        subagents.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect();
+    found.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
+    found.sort();
+    let inside = directory.join("transcript.jsonl");
+    let main = if inside.exists() { inside } else { directory.with_extension("jsonl") };
+    let name = |path: PathBuf| path.into_os_string().into_string();
+    let named: Result<Vec<String>, _> = std::iter::once(main).chain(found).map(name).collect();
+    named.map_err(|path| format!("{}: not UTF-8", path.display()))
+}
+
 fn arguments(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let mut arguments =
-        Arguments { files: Vec::new(), options: OpenCodeOptions::default(), output: Output::Terminal };
+    let mut arguments = Arguments { files: Vec::new(), agent: Agent::ClaudeStream, output: Output::Terminal };
+    let mut options = OpenCodeOptions::default();
+    let mut claude = None;
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value; {USAGE}"));
         match word.as_str() {
             "--format" => {
+                claude = None;
                 let format = match value()?.as_str() {
                     "auto" => OpenCodeFormat::Auto,
                     "opencode-events" => OpenCodeFormat::Events,
                     "opencode-messages" => OpenCodeFormat::Messages,
                     "opencode-export" => OpenCodeFormat::Export,
+                    "claude-stream" => {
+                        claude = Some(Agent::ClaudeStream);
+                        continue;
+                    }
+                    "claude-transcript" => {
+                        claude = Some(Agent::ClaudeTranscript);
+                        continue;
+                    }
                     other => return Err(format!("unknown format {other:?}; {USAGE}")),
                 };
-                arguments.options = arguments.options.with_format(format);
+                options = options.with_format(format);
             }
-            "--session" => arguments.options = arguments.options.with_session(SessionId::new(value()?)),
+            "--session" => options = options.with_session(SessionId::new(value()?)),
             "--json" => arguments.output = Output::Json,
             "--events" => arguments.output = Output::Events,
             "--markdown" => arguments.output = Output::Markdown,
@@ -114,6 +191,7 @@ fn arguments(mut words: impl Iterator<Item = String>) -> Result<Arguments, Strin
             _ => arguments.files.push(word),
         }
     }
+    arguments.agent = claude.unwrap_or(Agent::OpenCode(options));
     if arguments.files.is_empty() {
         return Err(format!("no file given; {USAGE}"));
     }

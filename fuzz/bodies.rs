@@ -10,8 +10,12 @@ use std::{
 use opencode_conductor::{
     Architecture, ConvertOptions, MessageId, Observed, OpenCodeFormat, OpenCodeOptions, PartId,
     SessionConversationState, SessionId, SessionTree, Snapshot, Transcript, TranscriptError,
+    claude::{
+        ClaudeFiles, FileRead, SessionMirror, SubagentFile,
+        wire::{StreamMessage, TranscriptLine},
+    },
     markdown::{self, MarkdownOptions},
-    message_signature, parse_opencode, parse_transcript,
+    message_signature, parse_claude, parse_opencode, parse_transcript,
     wire::{EventPayload, Message, MessageInfo, Part, PartBody, ServerEvent},
 };
 use serde_json::Value;
@@ -203,6 +207,50 @@ pub fn fold(input: &[u8]) {
         assert!(tree.settle(session).events.is_empty(), "a session comes to rest once");
     }
     check_state(&state);
+}
+
+/// A line of Claude Code: of its stream, and of a transcript.
+pub fn claude_line(input: &[u8]) {
+    let streamed = format!("{:?}", StreamMessage::from_bytes(input));
+    assert_eq!(format!("{:?}", StreamMessage::from_bytes(input)), streamed);
+    let written = TranscriptLine::from_bytes(input);
+    if let (Ok(TranscriptLine::Unknown(line)), Ok(text)) = (&written, str::from_utf8(input)) {
+        assert_eq!(&*line.json, text, "what is not known is kept");
+    }
+    if let Ok(message) = StreamMessage::from_bytes(input) {
+        let mut state = SessionConversationState::new();
+        let mut mirror = SessionMirror::new(ConvertOptions::default());
+        for _ in 0..2 {
+            state.extend(&mirror.stream(&message));
+        }
+        check_state(&state);
+    }
+}
+
+/// A session of Claude Code: lines of its stream and of its transcript, in any order.
+pub fn claude_session(input: &[u8]) {
+    let mut mirror = SessionMirror::new(ConvertOptions::default());
+    let mut state = SessionConversationState::new();
+    for line in input.split(|byte| *byte == b'\n') {
+        if let Ok(message) = StreamMessage::from_bytes(line) {
+            state.extend(&mirror.stream(&message));
+        }
+    }
+    check_state(&state);
+    let half = input.len() / 2;
+    let (files, _) = ClaudeFiles::decode(&input[..half], &[SubagentFile::new("agent-a", &input[half..])]);
+    state.extend(&mirror.files(&files, FileRead::MayLag));
+    check_state(&state);
+    state.extend(&mirror.files(&files, FileRead::Final));
+    check_state(&state);
+    let load = || {
+        parse_claude(input, &[], ConvertOptions::default(), |_| {}).ok().map(|transcript| transcript.state)
+    };
+    let loaded = load();
+    assert_eq!(load(), loaded, "two loads are equal");
+    if let Some(state) = &loaded {
+        check_state(state);
+    }
 }
 
 enum Line {

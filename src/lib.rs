@@ -77,6 +77,7 @@ pub use session::{ConversationSessionMeta, StreamEvent, StreamUsage, reduce_to_s
 pub use store::{MemoryStore, Store, StoreError, StoreErrorKind, TaskClaim, TurnRecord};
 pub use time::{InvalidTimestamp, Millis, Timestamp};
 pub use transcript::{
-    Architecture, Malformed, OpenCodeFormat, OpenCodeOptions, Transcript, TranscriptError, parse_claude,
-    parse_claude_stream, parse_opencode, parse_opencode_events, parse_transcript,
+    Architecture, CombinedSubagent, CombinedTranscript, Malformed, OpenCodeFormat, OpenCodeOptions,
+    Transcript, TranscriptError, parse_claude, parse_claude_stream, parse_opencode, parse_opencode_events,
+    parse_transcript,
 };

@@ -8,7 +8,10 @@ pub use crate::opencode::transcript::{
     OpenCodeFormat, OpenCodeOptions, parse_opencode, parse_opencode_events,
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
+    claude::SubagentFile,
     conversation::{ConvertOptions, SessionConversationState},
     ids::SessionId,
     json::DecodeError,
@@ -50,6 +53,103 @@ pub struct Malformed {
     pub error: DecodeError,
 }
 
+/// A session's transcript and those of its subagents as one document: `{"main": "…", "subagents": [{"id": "…", "transcript": "…"}]}`.
+///
+/// # Examples
+/// ```
+/// use opencode_conductor::{Architecture, CombinedTranscript, parse_transcript};
+///
+/// let main = r#"{"type":"user","uuid":"u1","timestamp":"2026-01-31T12:00:00Z","message":{"content":"Hello"}}"#;
+/// let document = CombinedTranscript::new(main).to_json();
+/// assert_eq!(parse_transcript(Architecture::ClaudeCode, &document)?.state.blocks().len(), 1);
+/// # Ok::<(), opencode_conductor::TranscriptError>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CombinedTranscript {
+    /// The session's own, in its agent's format.
+    pub main: String,
+    /// Its subagents'.
+    #[serde(default)]
+    pub subagents: Vec<CombinedSubagent>,
+}
+
+/// A subagent's transcript inside a [`CombinedTranscript`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CombinedSubagent {
+    /// The subagent.
+    pub id: String,
+    /// Its transcript, in its agent's format.
+    #[serde(default)]
+    pub transcript: String,
+    /// What stands beside it in a meta file, for agents that write one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meta: Option<String>,
+}
+
+impl CombinedTranscript {
+    /// A session without subagents.
+    pub fn new(main: impl Into<String>) -> Self {
+        Self { main: main.into(), subagents: Vec::new() }
+    }
+
+    /// Adds a subagent's transcript, and what its meta file says.
+    #[must_use]
+    pub fn with_subagent(
+        mut self,
+        id: impl Into<String>,
+        transcript: impl Into<String>,
+        meta: Option<String>,
+    ) -> Self {
+        self.subagents.push(CombinedSubagent { id: id.into(), transcript: transcript.into(), meta });
+        self
+    }
+
+    /// The document, if `text` is one.
+    pub fn find(text: &str) -> Option<Self> {
+        if !text.trim_start().starts_with('{') {
+            return None;
+        }
+        serde_json::from_str(text).ok()
+    }
+
+    /// The document as text.
+    pub fn to_json(&self) -> String {
+        // Writing plain data to a string cannot fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Loads what it holds.
+    ///
+    /// # Errors
+    /// As [`parse_transcript`].
+    pub fn load(&self, architecture: Architecture) -> Result<Transcript, TranscriptError> {
+        match architecture {
+            Architecture::OpenCode => {
+                let subagents = self.subagents.iter().map(|subagent| subagent.transcript.as_str());
+                let documents = std::iter::once(self.main.as_str()).chain(subagents);
+                let documents: Vec<&str> = documents.filter(|text| !text.trim().is_empty()).collect();
+                parse_opencode(&documents, &OpenCodeOptions::default())
+            }
+            Architecture::ClaudeCode => {
+                let files: Vec<_> = self.subagents.iter().map(CombinedSubagent::file).collect();
+                parse_claude(self.main.as_bytes(), &files, ConvertOptions::default(), |_| {})
+            }
+        }
+    }
+}
+
+impl CombinedSubagent {
+    fn file(&self) -> SubagentFile<'_> {
+        let file = SubagentFile::new(&self.id, self.transcript.as_bytes());
+        match &self.meta {
+            Some(meta) => file.with_meta(meta.as_bytes()),
+            None => file,
+        }
+    }
+}
+
 /// A transcript that could not be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -75,7 +175,7 @@ pub enum TranscriptError {
     UnknownSession(SessionId),
 }
 
-/// Loads a transcript with the architecture's default options.
+/// Loads a transcript, or a [`CombinedTranscript`], with the architecture's default options.
 ///
 /// # Examples
 /// ```
@@ -92,6 +192,9 @@ pub enum TranscriptError {
 /// # Errors
 /// If the text as a whole is not a transcript; what is malformed inside is reported beside the result.
 pub fn parse_transcript(architecture: Architecture, text: &str) -> Result<Transcript, TranscriptError> {
+    if let Some(combined) = CombinedTranscript::find(text) {
+        return combined.load(architecture);
+    }
     match architecture {
         Architecture::OpenCode => parse_opencode(&[text], &OpenCodeOptions::default()),
         Architecture::ClaudeCode => parse_claude(text.as_bytes(), &[], ConvertOptions::default(), |_| {}),

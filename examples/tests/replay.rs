@@ -146,3 +146,35 @@ fn what_is_malformed_inside_is_reported_beside_the_rest() {
     let output = replay(&[log.to_str().unwrap(), "--session", "ses_2"]);
     assert_eq!(output.status.code(), Some(2));
 }
+
+#[test]
+fn claude_codes_streams_and_transcripts_are_shown_alike() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/claude/subagent");
+    let path = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let shown = |arguments: &[&str]| {
+        let output = replay(arguments);
+        assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]), "{arguments:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (stream, main) = (path("stream-1.jsonl"), path("transcript.jsonl"));
+    let subagents = fs::read_dir(dir.join("subagents")).unwrap().map(|entry| entry.unwrap().path());
+    let subagent = subagents.into_iter().find(|path| path.extension().unwrap() == "jsonl").unwrap();
+    let files = [main.as_str(), subagent.to_str().unwrap(), "--format", "claude-transcript"];
+    let state = |text: &str| serde_json::from_str::<SessionConversationState>(text).unwrap();
+    let loaded = shown(&[&files[..], &["--json"]].concat());
+    // The directory alone says the same.
+    assert_eq!(shown(&[dir.to_str().unwrap(), "--format", "claude-transcript", "--json"]), loaded);
+    let streamed = shown(&[&stream, "--format", "claude-stream", "--json"]);
+    assert_eq!(state(&streamed).blocks(), state(&loaded).blocks());
+    let mut folded = SessionConversationState::new();
+    for line in shown(&[&files[..], &["--events"]].concat()).lines() {
+        folded.apply(&serde_json::from_str(line).unwrap());
+    }
+    assert_eq!(folded, state(&loaded));
+    assert!(shown(&files).contains("⏵ general-purpose Look"));
+
+    let nothing = replay(&[path("../../README.md").as_str(), "--format", "claude-transcript"]);
+    assert_eq!(nothing.status.code(), Some(2));
+    let text = String::from_utf8(nothing.stderr).unwrap();
+    assert!(text.contains("README.md") && text.contains("transcript line"), "{text}");
+}

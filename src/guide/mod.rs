@@ -8,6 +8,7 @@
 //! 6. [Testing with the fake](testing): your runner's tests without a server, a model or a network.
 //! 7. [Operating it](operating): logs, figures, tuning, and what to do when something is wrong.
 //! 8. [Other agents](agents): how to put another program behind the manager.
+//! 9. [Claude Code's transcripts](claude_transcripts): its streams and files as conversations, and what of them is equal.
 //!
 //! There is no code here. The code in these pages is compiled with the tests.
 
@@ -42,4 +43,8 @@ pub mod operating {
 
 pub mod agents {
     #![doc = include_str!("agents.md")]
+}
+
+pub mod claude_transcripts {
+    #![doc = include_str!("claude_transcripts.md")]
 }

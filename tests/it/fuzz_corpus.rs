@@ -13,7 +13,10 @@ use std::{
 use opencode_conductor::wire::ServerEvent;
 use serde_json::Value;
 
-use crate::fixtures_parity::{Fixture, fixtures};
+use crate::{
+    claude_parity::{Recording, recordings},
+    fixtures_parity::{Fixture, fixtures},
+};
 
 #[path = "../../fuzz/bodies.rs"]
 #[expect(unreachable_pub, reason = "the fuzz targets reach it")]
@@ -180,4 +183,24 @@ fn any_observation_can_be_repeated_and_stored() {
         [root].into_iter().chain(events).chain(lists).collect::<Vec<_>>().join("\n").into_bytes()
     };
     check("fold", bodies::fold, &fixtures().iter().map(seed).collect::<Vec<_>>());
+}
+
+/// All lines of a recording of Claude Code.
+fn claude_lines(recording: &Recording) -> impl Iterator<Item = &[u8]> {
+    let files = recording.subagents.iter().map(|(_, file, _)| file);
+    let documents = [&recording.stream, &recording.main].into_iter().chain(files);
+    documents.flat_map(|text| text.split(|byte| *byte == b'\n')).filter(|line| !line.is_empty())
+}
+
+#[test]
+fn any_line_of_claude_code_is_read_and_shown() {
+    let recordings = recordings();
+    let lines = recordings.iter().flat_map(claude_lines).map(|line| serde_json::from_slice(line).unwrap());
+    check("claude_line", bodies::claude_line, &one_of_each_shape(lines));
+}
+
+#[test]
+fn any_session_of_claude_code_is_folded_and_stored() {
+    let seed = |recording: &Recording| claude_lines(recording).collect::<Vec<_>>().join(&b'\n');
+    check("claude_session", bodies::claude_session, &recordings().iter().map(seed).collect::<Vec<_>>());
 }

@@ -9,7 +9,10 @@ mod subagent;
 mod tests;
 mod thread;
 
-use std::{collections::HashMap, mem};
+use std::{
+    collections::{HashMap, HashSet},
+    mem,
+};
 
 use self::{
     subagent::Subagent,
@@ -53,6 +56,8 @@ pub struct SessionMirror {
     subagents: HashMap<ToolUseId, Subagent>,
     /// The threads of lines of subagents that stand in the main file, as before 2.0.
     sidechains: HashMap<MessageId, ConversationId>,
+    /// Turns that are over: one that is told again must not end the next.
+    results: HashSet<MessageId>,
     cost: f64,
 }
 
@@ -83,6 +88,10 @@ impl SessionMirror {
             }
             StreamMessage::System(message) => self.system(message, &mut events),
             StreamMessage::Result(result) => {
+                let is_news = result.uuid.as_ref().is_none_or(|uuid| self.results.insert(uuid.clone()));
+                if !is_news {
+                    return events;
+                }
                 let main = ConversationId::main();
                 self.thread(&main).abandon(&mut events);
                 self.cost(result.total_cost_usd.unwrap_or(0.0), &mut events);
@@ -101,10 +110,14 @@ impl SessionMirror {
     pub fn files(&mut self, files: &ClaudeFiles, read: FileRead) -> Vec<ConversationEvent> {
         let mut events = Vec::new();
         match read {
-            FileRead::MayLag => self.read(files, &mut events),
+            FileRead::MayLag => {
+                // A subagent's file may be ahead of the one with its call; it is read again when that is there.
+                self.read(files, &mut events);
+            }
             FileRead::Final => {
                 let mut said = Self { options: self.options, cost: self.cost, ..Self::default() };
-                said.read(files, &mut events);
+                let unnamed = said.read(files, &mut events);
+                said.unnamed(&unnamed, &mut events);
                 let known = mem::replace(self, said);
                 if !known.threads.is_empty() {
                     events = self.differences(&known);
@@ -135,7 +148,12 @@ impl SessionMirror {
         events
     }
 
-    fn read(&mut self, files: &ClaudeFiles, events: &mut Vec<ConversationEvent>) {
+    /// Reads all but subagents' files that nothing names; gives those.
+    fn read<'f>(
+        &mut self,
+        files: &'f ClaudeFiles,
+        events: &mut Vec<ConversationEvent>,
+    ) -> Vec<&'f SubagentLines> {
         for line in &files.main {
             let is_sidechain = match line {
                 TranscriptLine::User(line) => line.is_sidechain,
@@ -160,8 +178,12 @@ impl SessionMirror {
                 break;
             }
         }
-        for file in waiting {
-            // Nothing names it: one that Claude Code started for itself, or one whose call was lost.
+        waiting
+    }
+
+    /// Subagents that nothing names: those that Claude Code started for itself, and those whose call was lost.
+    fn unnamed(&mut self, files: &[&SubagentLines], events: &mut Vec<ConversationEvent>) {
+        for file in files {
             let is_warm_up = file.lines.iter().any(|line| {
                 matches!(line, TranscriptLine::User(line) if line.message.content.texts().eq(["Warmup"]))
             });

@@ -5,6 +5,7 @@
 //! lines keeps them.
 
 mod control;
+mod delta;
 mod message;
 mod stream;
 mod system;

@@ -119,6 +119,9 @@ pub enum Delta {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[non_exhaustive]
 pub struct TurnResult {
+    /// Its id.
+    #[serde(default)]
+    pub uuid: Option<MessageId>,
     /// `success`, `error_during_execution`, `error_max_turns`, `error_max_budget_usd` …
     #[serde(default)]
     pub subtype: String,
@@ -200,6 +203,9 @@ impl StreamMessage {
     /// # Errors
     /// If it is not a JSON object with a type, or a line of a known kind is malformed.
     pub fn from_json(json: &str) -> Result<Self, DecodeError> {
+        if let Some(delta) = super::delta::decode(json) {
+            return Ok(delta);
+        }
         let mut line = Self::decode(JsonPath::Root, json)?;
         if let Self::Unknown(unknown) | Self::System(SystemMessage::Unknown(unknown)) = &mut line {
             unknown.json = json.into();
