@@ -110,7 +110,7 @@ async fn leave_open(path: &Path, n: usize) {
 
 /// Turns that are done on the server when the next process comes: what is left is to collect them.
 async fn restoring(n: usize) {
-    let fake = FakeOpenCode::start_with(FakeOptions::new().time_scale(0.0)).await.unwrap();
+    let fake = FakeOpenCode::start_with(FakeOptions::new().time_scale(0.02)).await.unwrap();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("db");
     let n_started = Arc::new(AtomicUsize::new(0));
