@@ -9,6 +9,7 @@
 //! 7. [Operating it](operating): logs, figures, tuning, and what to do when something is wrong.
 //! 8. [Other agents](agents): how to put another program behind the manager.
 //! 9. [Claude Code's transcripts](claude_transcripts): its streams and files as conversations, and what of them is equal.
+//! 10. [Coming from TypeScript](typescript): the calls and hooks of the original, and what is different on purpose.
 //!
 //! There is no code here. The code in these pages is compiled with the tests.
 
@@ -47,4 +48,9 @@ pub mod agents {
 
 pub mod claude_transcripts {
     #![doc = include_str!("claude_transcripts.md")]
+}
+
+pub mod typescript {
+    #![cfg_attr(feature = "client", doc = include_str!("typescript.md"))]
+    #![cfg_attr(not(feature = "client"), doc = "Switch on the feature `client` to see this page.")]
 }

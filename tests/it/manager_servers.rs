@@ -1,8 +1,13 @@
 //! What some servers do, and what becomes of a turn then.
 
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
 use opencode_conductor::{
     AgentErrorKind, Completion, ConversationManager, Delivery, Directory, DirectoryClient, ManagerBuilder,
-    PermissionPolicy, PromptError, PromptInput,
+    PermissionPolicy, PromptError, PromptInput, message_signature,
     test_util::{FakeOpenCode, Fault, Moment, Route, Script, Step},
     wire::{PromptPart, PromptRequest},
 };
@@ -296,4 +301,30 @@ async fn a_prompt_after_an_abort_before_the_start_does_not_wait_for_that_start()
     stage.fake.release(Moment::BeforeRun);
     let result = stage.ask(&texts("next")).await.unwrap();
     assert_eq!(result.answer().as_deref(), Some("next"));
+}
+
+/// Without a stream the messages are read again and again; what has not changed is not told again.
+#[tokio::test]
+async fn a_polled_message_is_told_once_for_each_change() {
+    let stage = Stage::new().await;
+    stage.fake.inject(Route::Event, Fault::Status(503)).always();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let teller = Arc::clone(&told);
+    let input = stage.input(&gated_text("gate", "one two")).on_message(move |message| {
+        teller.lock().unwrap().push((message.info.id().clone(), message_signature(message)));
+    });
+    let running = stage.manager.prompt(input).start();
+    soon(stage.fake.wait_at("gate")).await;
+    let n_lists = stage.requests(Route::ListMessages);
+    soon(stage.fake.wait_for(|log| log.count(Route::ListMessages) > n_lists + 3)).await;
+    stage.fake.open_gate("gate");
+    let result = checked(soon(running).await).unwrap();
+    assert_eq!(result.answer().as_deref(), Some("one two"));
+    stage.check_conversation("polled", &result.conversation);
+    let told = told.lock().unwrap().clone();
+    let mut last = HashMap::new();
+    for (id, signature) in told {
+        assert_ne!(last.insert(id.clone(), signature), Some(signature), "{id} was told twice");
+    }
+    assert!(!last.is_empty());
 }

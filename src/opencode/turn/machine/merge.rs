@@ -1,16 +1,16 @@
 //! Taking in what the server said and what was read.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use super::{
     Action, Activity, Leftovers, Messages, POLL_INTERVAL, ReadId, Reading, Request, Scope, Stage, Timer,
     Turn, Waiting, reads::ReadUnderWay, requests,
 };
 use crate::{
-    ids::{RequestId, SessionId},
+    ids::{MessageId, RequestId, SessionId},
     opencode::{
-        mirror::{Observed, SessionTree, Snapshot},
-        wire::{EventPayload, MessageError, ServerEvent},
+        mirror::{Observed, SessionTree, Snapshot, message_signature},
+        wire::{EventPayload, Message, MessageError, ServerEvent},
     },
 };
 
@@ -150,11 +150,11 @@ impl Turn {
         now: Duration,
         tree: &mut SessionTree,
         id: ReadId,
-        reading: Reading,
+        mut reading: Reading,
     ) -> Observed {
         let read = self.reads.end(id);
         let snapshot = read.as_ref().map_or(Snapshot::Live, |read| self.certainty(read));
-        let observed = merge(tree, &reading, snapshot);
+        let observed = merge(tree, &mut reading, snapshot, &mut self.signatures);
         self.ask_what_was_held(now, tree);
         self.facts_outdated = true;
         if observed.progress {
@@ -252,23 +252,47 @@ impl Turn {
 }
 
 /// Merges what was read. A session that runs by its own word, or a list that could not be decoded in full, is never the last word.
-fn merge(tree: &mut SessionTree, reading: &Reading, snapshot: Snapshot) -> Observed {
-    let certainty = |session: &SessionId, messages: &Messages| {
-        let status = reading.status.as_ref().map(|status| Activity::from(status.get(session)));
+fn merge(
+    tree: &mut SessionTree,
+    reading: &mut Reading,
+    snapshot: Snapshot,
+    signatures: &mut Signatures,
+) -> Observed {
+    let Reading { status, children, of_children, messages, .. } = reading;
+    let mut reduce = |session: &SessionId, messages: &mut Messages| {
+        let status = status.as_ref().map(|status| Activity::from(status.get(session)));
         let runs = status.is_some_and(Activity::is_running);
-        if messages.is_sound && !runs { snapshot } else { Snapshot::Live }
+        if messages.is_sound && !runs && snapshot == Snapshot::Settled {
+            return Snapshot::Settled;
+        }
+        messages.messages.retain(|message| signatures.is_news(message));
+        Snapshot::Live
     };
     let mut observed = Observed::default();
-    for child in &reading.children {
+    for child in &*children {
         observed.append(tree.apply_session(child));
     }
-    for (child, messages) in &reading.of_children {
-        observed.append(tree.apply_messages(child, &messages.messages, certainty(child, messages)));
+    for (child, messages) in of_children {
+        let snapshot = reduce(child, messages);
+        observed.append(tree.apply_messages(child, &messages.messages, snapshot));
     }
-    if let Some(messages) = &reading.messages {
+    if let Some(messages) = messages {
         let root = tree.root().clone();
-        let snapshot = certainty(&root, messages);
+        let snapshot = reduce(&root, messages);
         observed.append(tree.apply_messages(&root, &messages.messages, snapshot));
     }
     observed
+}
+
+/// What was last read of each message. A list that is read while the session works is reduced to what is new in it; the last word
+/// stays whole, because it also says what is gone.
+#[derive(Debug, Default)]
+pub(super) struct Signatures(HashMap<MessageId, u64>);
+
+impl Signatures {
+    /// Whether a message is not as it was read last.
+    fn is_news(&mut self, message: &Message) -> bool {
+        let signature = message_signature(message);
+        self.0.insert(message.info.id().clone(), signature) != Some(signature)
+    }
 }

@@ -30,6 +30,7 @@ pub(crate) use requests::Request;
 use conclude::Candidate;
 use facts::Facts;
 use finish::{Leftovers, Overdue};
+use merge::Signatures;
 use reads::{Mark, Reads};
 use requests::Requests;
 use sliding::SlidingLimits;
@@ -66,6 +67,7 @@ pub(crate) struct Turn {
     limits: SlidingLimits,
     reads: Reads,
     requests: Requests,
+    signatures: Signatures,
     /// What the next [`Turn::advance`] gives.
     step: Step,
 }
@@ -128,6 +130,7 @@ impl Turn {
             limits: SlidingLimits::new(now),
             reads: Reads::default(),
             requests: Requests::default(),
+            signatures: Signatures::default(),
             step: Step::default(),
         };
         turn.timers.set(Timer::StreamPatience, now + STREAM_PATIENCE);
