@@ -323,7 +323,7 @@ fn replay(root: &SessionId, lines: &[String]) {
     let mut state = SessionConversationState::new();
     for line in lines {
         if let Ok(event) = ServerEvent::from_json(line) {
-            state.extend(&tree.apply_event(&event).events);
+            state.extend(&tree.apply_event(event).events);
         }
     }
     black_box(state);

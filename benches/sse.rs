@@ -41,7 +41,8 @@ fn copy(chunks: &[Bytes]) -> usize {
 fn conductor(chunks: &[Bytes]) -> usize {
     let mut decoder = sse::EventDecoder::new(NonZeroUsize::new(32 * MIB).expect("not zero"));
     let mut total = 0;
-    for mut chunk in chunks.iter().cloned() {
+    for chunk in chunks {
+        let mut chunk = &**chunk;
         while let Some(event) = decoder.next(&mut chunk) {
             total += event.expect("small enough").len();
         }

@@ -46,12 +46,12 @@ fn sse_events<'a>(limit: usize, chunks: impl IntoIterator<Item = &'a [u8]>) -> V
     let mut decoder = decoder::EventDecoder::new(limit);
     let mut events = Vec::new();
     for chunk in chunks {
-        let mut chunk = bytes::Bytes::copy_from_slice(chunk);
+        let mut chunk = chunk;
         while let Some(event) = decoder.next(&mut chunk) {
             if let Err(error) = &event {
                 assert_eq!(error.limit, limit.get());
             }
-            events.push(event.ok());
+            events.push(event.ok().map(std::borrow::Cow::into_owned));
         }
         assert!(chunk.is_empty(), "all of it is taken");
     }
@@ -173,7 +173,7 @@ pub fn fold(input: &[u8]) {
     let mut state = SessionConversationState::new();
     for line in &lines {
         match line {
-            Line::Event(event) => state.extend(&tree.apply_event(event).events),
+            Line::Event(event) => state.extend(&tree.apply_event(&**event).events),
             Line::List(list, _) => state.extend(&tree.apply_messages(&root, list, Snapshot::Complete).events),
         }
     }

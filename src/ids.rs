@@ -5,8 +5,10 @@
 
 use std::{
     borrow::Borrow,
+    collections::HashMap,
     convert::Infallible,
     fmt,
+    hash::{BuildHasherDefault, Hasher},
     str::FromStr,
     sync::{Arc, LazyLock},
 };
@@ -89,6 +91,29 @@ macro_rules! string_id {
             }
         }
     )*};
+}
+
+/// A map by ids, for those that are looked up with every event.
+pub(crate) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
+
+/// Mixes eight bytes at a time. The standard hasher withstands keys that are chosen to collide, and costs several times as much;
+/// a server that wants to harm its client has simpler ways.
+#[derive(Default)]
+pub(crate) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0 = (self.0.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(0x517c_c1b7_2722_0a95);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        // The map takes its bits from both ends, and multiplying mixes upwards only.
+        self.0 ^ (self.0 >> 32)
+    }
 }
 
 /// Reads a string straight into shared memory; serde's own way for `Arc<str>` allocates twice.

@@ -182,7 +182,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Fields<'de, A> {
 /// A string that is borrowed if it can be.
 #[derive(Deserialize)]
 #[serde(transparent)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
 /// Reads a field's name with `seed` unless it is one of `names`.
 struct Key<K> {

@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use serde_json::{Map, json};
+use serde_json::json;
 use tokio::time::sleep;
 
 use super::{
@@ -10,7 +10,7 @@ use super::{
     mint::Mint,
     model::DefaultModels,
     session::OpenCodeSession,
-    wire::{CreateSession, SessionInfo},
+    wire::{CreateSession, Extra, SessionInfo},
 };
 use crate::{
     agent::{
@@ -74,7 +74,7 @@ impl OpenCode {
         let rules = request.settings.get(PERMISSION_RULES).cloned();
         let create = CreateSession {
             title: Some(request.title.clone()),
-            metadata: Map::from_iter([(TAG.to_owned(), tag)]),
+            metadata: Extra::from_iter([(TAG.to_owned(), tag)]),
             permission: rules.and_then(|rules| serde_json::from_value(rules).ok()).unwrap_or_default(),
             ..CreateSession::default()
         };

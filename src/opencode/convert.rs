@@ -11,8 +11,8 @@ use crate::{
     },
     ids::{BlockId, ConversationId, SessionId, ToolUseId},
     opencode::wire::{
-        AssistantMessage, MessageError, MessageInfo, Part, PartBody, PartTime, TextPart, ToolPart, ToolState,
-        ToolStatus, UserMessage,
+        AssistantMessage, Extra, MessageError, MessageInfo, Part, PartBody, PartTime, TextPart, ToolPart,
+        ToolState, ToolStatus, UserMessage,
     },
     time::Timestamp,
 };
@@ -382,8 +382,8 @@ fn text_metadata(step: &AssistantMessage, text: &TextPart) -> Metadata {
 
 /// The tool's own details, without its output, which the result has.
 fn tool_metadata(state: &ToolState) -> Metadata {
-    let details = state.metadata.iter().flatten().filter(|(name, _)| *name != "output");
-    let metadata: Map<_, _> = details.map(|(name, value)| (name.clone(), value.clone())).collect();
+    let mut metadata = state.metadata.as_ref().map(Extra::to_map).unwrap_or_default();
+    metadata.remove("output");
     (!metadata.is_empty()).then(|| Arc::new(metadata))
 }
 

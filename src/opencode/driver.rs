@@ -365,14 +365,19 @@ impl<'a> Driver<'a> {
             return;
         }
         let now = self.began.elapsed();
+        let is_told = |event: &&Arc<ServerEvent>| {
+            matches!(event.payload, EventPayload::SessionStatus { .. } | EventPayload::SessionUpdated(_))
+        };
+        let told: Vec<_> = events.iter().filter(is_told).cloned().collect();
         let observed = self.session.observe(|tree| {
             let mut observed = Observed::default();
-            for event in &*events {
-                observed.append(self.turn.handle(now, tree, Input::Event(event)));
+            for event in events.drain(..) {
+                let event = Arc::unwrap_or_clone(event);
+                observed.append(self.turn.handle(now, tree, Input::Event(event.into())));
             }
             observed
         });
-        for event in events.drain(..) {
+        for event in told {
             self.tell(&event);
         }
         self.observed(&observed);

@@ -95,7 +95,7 @@ pub(super) fn ask(request: Request, root: SessionId, path: Vec<SessionId>) -> As
         Request::Permission(request) => {
             let mut permission = Permission::new(request.permission, request.patterns);
             permission.always = request.always;
-            permission.metadata = request.metadata;
+            permission.metadata = request.metadata.to_map();
             if let Some(tool) = request.tool {
                 permission.message_id = Some(tool.message_id);
                 permission.call_id = Some(tool.call_id);

@@ -25,7 +25,7 @@ impl Client {
 
     fn event(&mut self, kind: &str, mut properties: Value) -> Observed {
         let event = json!({"type": kind, "properties": properties.take()});
-        let observed = self.tree.apply_event(&ServerEvent::from_json(&event.to_string()).unwrap());
+        let observed = self.tree.apply_event(ServerEvent::from_json(&event.to_string()).unwrap());
         self.fold(observed)
     }
 

@@ -142,6 +142,7 @@ proptest! {
         let (fixture, events) = &FIXTURES[which % FIXTURES.len()];
         let mut dice = Dice::new(seed);
         let mut tree = SessionTree::new(fixture.sessions[0].id.clone(), ConvertOptions::default());
+        let mut given = SessionTree::new(fixture.sessions[0].id.clone(), ConvertOptions::default());
         let mut state = SessionConversationState::new();
         for event in events.iter().take(80) {
             let mut event = event.clone();
@@ -149,7 +150,10 @@ proptest! {
                 mutate(&mut event, &json, &mut dice);
             }
             if let Ok(event) = ServerEvent::from_json(&event.to_string()) {
-                state.extend(&tree.apply_event(&event).events);
+                let lent = tree.apply_event(&event);
+                // An event that is given away means the same.
+                assert_eq!(given.apply_event(event), lent);
+                state.extend(&lent.events);
             }
         }
         let mut list: Value = serde_json::from_str(&fixture.lists[0]).unwrap();

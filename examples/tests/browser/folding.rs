@@ -24,7 +24,7 @@ fn recorded(fixture: &Path) -> Vec<ConversationEvent> {
     let mut events = Vec::new();
     let log = fs::read_to_string(fixture.join("events.sse")).unwrap();
     for line in log.lines().filter_map(|line| line.strip_prefix("data: ")) {
-        events.extend(tree.apply_event(&ServerEvent::from_json(line).unwrap()).events);
+        events.extend(tree.apply_event(ServerEvent::from_json(line).unwrap()).events);
     }
     let mut lists: Vec<_> =
         fs::read_dir(fixture.join("messages")).unwrap().map(|entry| entry.unwrap().path()).collect();

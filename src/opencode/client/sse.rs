@@ -5,9 +5,8 @@
 //! of an event and dies of one invalid byte, `sse-stream` is linear but has no bound and ends at the first invalid
 //! byte.
 
-use std::num::NonZeroUsize;
+use std::{borrow::Cow, num::NonZeroUsize};
 
-use bytes::Bytes;
 use sse_core::{SseDecoder, SseEvent};
 
 /// An event was larger than the limit and has been skipped; the decoder goes on with the next one.
@@ -18,10 +17,14 @@ pub(crate) struct EventTooLarge {
 }
 
 /// Turns chunks of bytes into the `data` of each event; other fields mean nothing to `OpenCode`.
+///
+/// An event that stands whole in a chunk, as one line of data, is not copied. All others are put together by `sse-core`.
 #[derive(Debug)]
 pub(crate) struct EventDecoder {
     decoder: SseDecoder,
     limit: NonZeroUsize,
+    /// Whether an event was the last thing that was read.
+    is_between_events: bool,
 }
 
 /// A decoder keeps a buffer as large as its last event and gives that capacity to every string that follows, so
@@ -31,11 +34,21 @@ const KEEP_CAPACITY: usize = 64 * 1024;
 impl EventDecoder {
     /// A decoder for one connection, whose events may have `limit` bytes of data.
     pub(crate) fn new(limit: NonZeroUsize) -> Self {
-        Self { decoder: SseDecoder::with_limit(limit), limit }
+        Self { decoder: SseDecoder::with_limit(limit), limit, is_between_events: false }
     }
 
     /// The next complete event in `chunk`, of which its bytes are taken; `None` when the chunk is used up.
-    pub(crate) fn next(&mut self, chunk: &mut Bytes) -> Option<Result<String, EventTooLarge>> {
+    pub(crate) fn next<'c>(&mut self, chunk: &mut &'c [u8]) -> Option<Result<Cow<'c, str>, EventTooLarge>> {
+        if chunk.is_empty() {
+            return None;
+        }
+        if self.is_between_events
+            && let Some((data, rest)) = whole_event(chunk).filter(|(data, _)| data.len() <= self.limit.get())
+        {
+            *chunk = rest;
+            return Some(Ok(Cow::Borrowed(data)));
+        }
+        self.is_between_events = false;
         loop {
             match self.decoder.next(chunk)? {
                 Ok(SseEvent::Message(message)) => {
@@ -46,7 +59,8 @@ impl EventDecoder {
                         // return reads as one more blank line, which ends no event.
                         self.decoder = SseDecoder::with_limit(self.limit);
                     }
-                    return Some(Ok(data));
+                    self.is_between_events = true;
+                    return Some(Ok(Cow::Owned(data)));
                 }
                 Ok(SseEvent::Retry(_)) => {}
                 Err(_) => {
@@ -55,6 +69,13 @@ impl EventDecoder {
             }
         }
     }
+}
+
+/// The data of an event of one line that begins and ends in `chunk`, and what follows it.
+fn whole_event(chunk: &[u8]) -> Option<(&str, &[u8])> {
+    let line = chunk.strip_prefix(b"data: ")?;
+    let (data, rest) = line.split_at(memchr::memchr2(b'\n', b'\r', line)?);
+    Some((str::from_utf8(data).ok()?, rest.strip_prefix(b"\n\n")?))
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ fn decode<'a>(limit: NonZeroUsize, chunks: impl IntoIterator<Item = &'a [u8]>) -
     let mut decoder = EventDecoder::new(limit);
     let mut events = Vec::new();
     for chunk in chunks {
-        let mut chunk = Bytes::copy_from_slice(chunk);
+        let mut chunk = chunk;
         while let Some(event) = decoder.next(&mut chunk) {
-            events.push(event.ok());
+            events.push(event.ok().map(Cow::into_owned));
         }
         assert!(chunk.is_empty());
     }
@@ -67,11 +67,24 @@ fn a_large_event_leaves_no_large_buffers_behind() {
     let limit = NonZeroUsize::new(16 << 20).unwrap();
     let mut decoder = EventDecoder::new(limit);
     let text = format!("data: {}\r\n\r\ndata: small\r\n\r\n", "x".repeat(8 << 20));
-    let mut bytes = Bytes::from(text);
+    let mut bytes = text.as_bytes();
     assert_eq!(decoder.next(&mut bytes).unwrap().unwrap().len(), 8 << 20);
-    let small = decoder.next(&mut bytes).unwrap().unwrap();
+    let small = decoder.next(&mut bytes).unwrap().unwrap().into_owned();
     assert_eq!(small, "small");
     assert!(small.capacity() <= KEEP_CAPACITY, "{}", small.capacity());
+}
+
+#[test]
+fn an_event_that_stands_whole_in_a_chunk_is_not_copied() {
+    let mut decoder = EventDecoder::new(LIMIT);
+    let mut chunk = b"data: a\n\ndata: b\n\ndata: c\ndata: d\n\ndata: e\n\ndata: f".as_slice();
+    let mut events = Vec::new();
+    while let Some(event) = decoder.next(&mut chunk) {
+        let event = event.unwrap();
+        events.push((matches!(event, Cow::Borrowed(_)), event.into_owned()));
+    }
+    let expected = [(false, "a"), (true, "b"), (false, "c\nd"), (true, "e")];
+    assert_eq!(events, expected.map(|(borrowed, event)| (borrowed, event.to_owned())));
 }
 
 proptest::proptest! {

@@ -1,6 +1,7 @@
 //! One message in the mirror: its parts, how far each got, and what was shown of them.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, btree_map::Entry},
     sync::{Arc, OnceLock},
 };
@@ -15,7 +16,7 @@ use crate::{
     ids::{BlockId, PartId, SessionId},
     opencode::{
         convert::Converter,
-        wire::{AssistantMessage, Message, MessageInfo, Part, PartBody},
+        wire::{AssistantMessage, Message, MessageInfo, Part, PartBody, PartDelta},
     },
 };
 
@@ -103,22 +104,22 @@ impl MessageLog {
     /// Takes a message's info unless it is older than what is known; says whether it was news.
     pub(super) fn merge_info(
         &mut self,
-        info: &MessageInfo,
+        info: Cow<'_, MessageInfo>,
         source: Origin,
         converter: Converter<'_>,
         effects: &mut Effects,
     ) -> bool {
         let old = match &self.info {
-            Some(old) if old == info => return false,
-            Some(old) if !source.is_truth() && is_older(info, old) => return false,
+            Some(old) if *old == *info => return false,
+            Some(old) if !source.is_truth() && is_older(&info, old) => return false,
             old => old.as_ref(),
         };
         effects.out.progress |= info.as_assistant().is_some_and(|new| {
             old.and_then(MessageInfo::as_assistant)
                 .is_none_or(|old| progress_of_step(old) < progress_of_step(new))
         });
-        let parts_differ = old.is_none_or(|old| shows_in_parts(old) != shows_in_parts(info));
-        self.info = Some(info.clone());
+        let parts_differ = old.is_none_or(|old| shows_in_parts(old) != shows_in_parts(&info));
+        self.info = Some(info.into_owned());
         self.view = OnceLock::new();
         if self.is_completed() {
             self.early.clear();
@@ -135,7 +136,7 @@ impl MessageLog {
     /// Takes a part unless it is older than what is known; says whether it was news.
     pub(super) fn merge_part(
         &mut self,
-        part: &Part,
+        part: Cow<'_, Part>,
         is_user: bool,
         source: Origin,
         converter: Converter<'_>,
@@ -151,7 +152,7 @@ impl MessageLog {
                 (log, merged)
             }
             Entry::Vacant(entry) => {
-                let mut log = PartLog::new(part.clone());
+                let mut log = PartLog::new(part.into_owned());
                 if let Some(early) = early.filter(|_| !is_completed && !source.is_truth()) {
                     log.join(&early);
                 }
@@ -169,7 +170,8 @@ impl MessageLog {
         match merged {
             Merged::Grown(from) if !is_completed => {
                 effects.out.progress |= !is_user;
-                log.show_growth(from, info, converter, effects);
+                let grown = text(&log.part).map(|text| text.text[from..].to_owned());
+                log.show_growth(grown.unwrap_or_default(), info, converter, effects);
             }
             Merged::Grown(_) => log.show(info, converter, effects),
             Merged::Changed { progress } => {
@@ -187,12 +189,12 @@ impl MessageLog {
     /// Adds streamed text to a part; says whether that was news. Text for an unknown part is kept, within bounds.
     pub(super) fn merge_delta(
         &mut self,
-        part: &PartId,
-        delta: &str,
+        delta: Cow<'_, PartDelta>,
         converter: Converter<'_>,
         effects: &mut Effects,
     ) -> bool {
-        if delta.is_empty() || self.is_completed() || self.is_user() {
+        let PartDelta { part_id: part, delta: text, .. } = &*delta;
+        if text.is_empty() || self.is_completed() || self.is_user() {
             return false;
         }
         let Some(log) = self.parts.get_mut(part) else {
@@ -201,17 +203,23 @@ impl MessageLog {
             let kept: usize = self.early.values().flatten().map(String::len).sum();
             let early = self.early.entry(part.clone()).or_insert_with(|| Some(String::new()));
             match early {
-                Some(text) if kept + delta.len() <= MAX_EARLY_BYTES => text.push_str(delta),
+                Some(early) if kept + text.len() <= MAX_EARLY_BYTES => early.push_str(text),
                 // There is no room for more: a text with a hole would be wrong, so the part is awaited instead.
                 Some(_) | None => *early = None,
             }
             return false;
         };
-        let Some(from) = log.append(delta) else { return false };
+        if !log.append(text) {
+            return false;
+        }
         self.view = OnceLock::new();
         if let Some(info) = &self.info {
             effects.out.progress = true;
-            log.show_growth(from, info, converter, effects);
+            let delta = match delta {
+                Cow::Borrowed(delta) => delta.delta.clone(),
+                Cow::Owned(delta) => delta.delta,
+            };
+            log.show_growth(delta, info, converter, effects);
         }
         true
     }
@@ -293,9 +301,9 @@ impl PartLog {
         Self { part, stored, child, shown: Vec::new(), grown: false }
     }
 
-    fn merge(&mut self, part: &Part, source: Origin, is_user: bool) -> Merged {
+    fn merge(&mut self, part: Cow<'_, Part>, source: Origin, is_user: bool) -> Merged {
         if self.part == *part {
-            if let Some(text) = text(part) {
+            if let Some(text) = text(&part) {
                 self.stored = text.text.len();
             }
             return Merged::Nothing;
@@ -309,7 +317,7 @@ impl PartLog {
                 rank(&old.state.status) < rank(&new.state.status) || !new.state.status.is_final()
             }
             _ if source.is_truth() || is_user => false,
-            _ => match (text(&self.part), text(part)) {
+            _ => match (text(&self.part), text(&part)) {
                 (Some(old), Some(new)) if old.kind == new.kind => match (old.end, new.end) {
                     (Some(_), None) => return Merged::Nothing,
                     (Some(old), Some(new)) if new < old => return Merged::Nothing,
@@ -325,8 +333,8 @@ impl PartLog {
     }
 
     /// Merges a text that still streams: it may only become longer.
-    fn merge_unfinished(&mut self, part: &Part) -> Merged {
-        let (Some(old), Some(new)) = (text(&self.part), text(part)) else { return Merged::Nothing };
+    fn merge_unfinished(&mut self, part: Cow<'_, Part>) -> Merged {
+        let (Some(old), Some(new)) = (text(&self.part), text(&part)) else { return Merged::Nothing };
         let (old_text, new_text) = (old.text, new.text);
         if old_text.starts_with(new_text) {
             // The server has stored a beginning of what was streamed.
@@ -345,11 +353,10 @@ impl PartLog {
         }
     }
 
-    fn replace(&mut self, part: &Part) {
-        let child = child(part).or(self.child.take());
-        self.stored = text(part).map_or(0, |text| text.text.len());
-        self.part = part.clone();
-        self.child = child;
+    fn replace(&mut self, part: Cow<'_, Part>) {
+        self.child = child(&part).or(self.child.take());
+        self.stored = text(&part).map_or(0, |text| text.text.len());
+        self.part = part.into_owned();
     }
 
     /// Puts text that was streamed before the part was seen behind it, unless the part already has some.
@@ -359,15 +366,14 @@ impl PartLog {
         }
     }
 
-    /// Adds streamed text; returns the length before. A finished text does not grow.
-    fn append(&mut self, delta: &str) -> Option<usize> {
-        if text(&self.part)?.end.is_some() {
-            return None;
+    /// Adds streamed text; says whether it could. A finished text does not grow.
+    fn append(&mut self, delta: &str) -> bool {
+        let is_over = text(&self.part).is_none_or(|text| text.end.is_some());
+        match text_mut(&mut self.part) {
+            Some(text) if !is_over => text.push_str(delta),
+            Some(_) | None => return false,
         }
-        let text = text_mut(&mut self.part)?;
-        let from = text.len();
-        text.push_str(delta);
-        Some(from)
+        true
     }
 
     /// The message is complete: a text without an end is what a failed attempt left behind, and counts as far as the server
@@ -383,7 +389,7 @@ impl PartLog {
 
     fn show_growth(
         &mut self,
-        from: usize,
+        delta: String,
         info: &MessageInfo,
         converter: Converter<'_>,
         effects: &mut Effects,
@@ -392,11 +398,10 @@ impl PartLog {
             // Blank so far, or left out.
             return self.show(info, converter, effects);
         }
-        let Some(text) = text(&self.part) else { return };
         effects.out.events.push(ConversationEvent::BlockDelta {
             conversation_id: converter.conversation.clone(),
             block_id: BlockId::from(&self.part.id),
-            delta: text.text[from..].to_owned(),
+            delta,
         });
         self.grown = true;
     }

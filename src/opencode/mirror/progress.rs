@@ -1,9 +1,11 @@
 //! How far things got, so that what is older can be told from what is newer. The server numbers nothing.
 
+use std::cmp::Ordering;
+
 use crate::{
     conversation::TokenUsage,
     ids::SessionId,
-    opencode::wire::{AssistantMessage, MessageInfo, Part, PartBody, PartTime, ToolPart, ToolStatus},
+    opencode::wire::{AssistantMessage, Extra, MessageInfo, Part, PartBody, PartTime, ToolPart, ToolStatus},
     time::Millis,
 };
 
@@ -48,12 +50,33 @@ pub(super) fn rank(status: &ToolStatus) -> u8 {
 }
 
 /// How far a call got. Where two states are equally far the later arrival wins, which only matters while it runs.
-pub(super) fn progress_of_tool(tool: &ToolPart) -> impl PartialOrd + use<> {
+pub(super) fn progress_of_tool(tool: &ToolPart) -> impl PartialOrd {
     let state = &tool.state;
     let time = state.time.as_ref();
     let moment = time.map(|time| time.end.unwrap_or(time.start));
     let is_compacted = time.is_some_and(|time| time.compacted.is_some());
-    (rank(&state.status), moment, is_compacted, state.metadata.as_ref().map_or(0, serde_json::Map::len))
+    (rank(&state.status), moment, is_compacted, Count(state.metadata.as_ref()))
+}
+
+/// How many fields there are; they are only counted if nothing else tells two things apart.
+struct Count<'a>(Option<&'a Extra>);
+
+impl Count<'_> {
+    fn get(&self) -> usize {
+        self.0.map_or(0, |fields| fields.len())
+    }
+}
+
+impl PartialEq for Count<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get()
+    }
+}
+
+impl PartialOrd for Count<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        self.get().partial_cmp(&other.get())
+    }
 }
 
 /// How far a step got.
@@ -70,7 +93,7 @@ pub(super) fn is_older(new: &MessageInfo, old: &MessageInfo) -> bool {
         }
         // Submitting a prompt again moves it; the server adds to a prompt (its summary) and takes nothing away.
         (MessageInfo::User(new), MessageInfo::User(old)) => {
-            (new.time.created, new.extra.len()) < (old.time.created, old.extra.len())
+            (new.time.created, Count(Some(&new.extra))) < (old.time.created, Count(Some(&old.extra)))
         }
         _ => false,
     }

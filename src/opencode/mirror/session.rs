@@ -1,6 +1,7 @@
 //! One session in the mirror: its messages in order, and whether it is at rest.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     sync::Arc,
 };
@@ -10,10 +11,10 @@ use crate::{
     conversation::{
         BlockOrder, ConversationEvent, ConvertOptions, RunStatus, SubagentCompleted, SubagentSpawned,
     },
-    ids::{ConversationId, MessageId, PartId, SessionId, ToolUseId},
+    ids::{ConversationId, IdMap, MessageId, PartId, SessionId, ToolUseId},
     opencode::{
         convert::{Converter, Rest},
-        wire::{Message, MessageInfo, Part, PartBody, SessionInfo},
+        wire::{Message, MessageInfo, Part, PartBody, PartDelta, SessionInfo},
     },
     time::Millis,
 };
@@ -41,10 +42,10 @@ pub(super) struct SessionLog {
     /// The task parts of the parent that named this session.
     pub(super) owners: BTreeMap<PartId, Owner>,
     about: Option<About>,
-    messages: HashMap<MessageId, MessageLog>,
+    messages: IdMap<MessageId, MessageLog>,
     order: BTreeSet<(Millis, MessageId)>,
     /// Where the first step stands that answers a prompt.
-    first_steps: HashMap<MessageId, (Millis, MessageId)>,
+    first_steps: IdMap<MessageId, (Millis, MessageId)>,
     /// Messages of which only parts were seen, oldest first.
     early: VecDeque<MessageId>,
     /// Steps that are not complete.
@@ -75,6 +76,22 @@ enum Removed {
     Part(PartId),
 }
 
+/// A [`Removed`] that is only looked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Thing<'a> {
+    Message(&'a MessageId),
+    Part(&'a PartId),
+}
+
+impl Removed {
+    fn thing(&self) -> Thing<'_> {
+        match self {
+            Self::Message(id) => Thing::Message(id),
+            Self::Part(id) => Thing::Part(id),
+        }
+    }
+}
+
 impl SessionLog {
     pub(super) fn new(id: SessionId, parent: Option<SessionId>, conversation: ConversationId) -> Self {
         Self {
@@ -86,9 +103,9 @@ impl SessionLog {
             conversation,
             owners: BTreeMap::new(),
             about: None,
-            messages: HashMap::new(),
+            messages: IdMap::default(),
             order: BTreeSet::new(),
-            first_steps: HashMap::new(),
+            first_steps: IdMap::default(),
             early: VecDeque::new(),
             incomplete: BTreeSet::new(),
             active: BTreeSet::new(),
@@ -172,22 +189,25 @@ impl SessionLog {
 
     pub(super) fn see_message_info(
         &mut self,
-        info: &MessageInfo,
+        info: Cow<'_, MessageInfo>,
         source: Origin,
         options: ConvertOptions,
         effects: &mut Effects,
     ) {
-        let id = info.id();
-        if !self.admits(&Removed::Message(id.clone()), source) || !self.has_room(id, effects) {
+        let id = info.id().clone();
+        if !self.admits(Thing::Message(&id), source) || !self.has_room(&id, effects) {
             return;
         }
-        let old_place = self.place(id);
+        let place = (info.time().created, id.clone());
+        let prompt = info.as_assistant().map(|step| step.parent_id.clone());
         let log = self.messages.entry(id.clone()).or_default();
+        let old_place = log.info.as_ref().map(|info| (info.time().created, id.clone()));
         if !log.merge_info(info, source, converter(&self.conversation, options, log), effects) {
             return;
         }
+        let id = &id;
         let is_incomplete = log.is_incomplete();
-        let place = (info.time().created, id.clone());
+        let is_step = prompt.is_some();
         if old_place.as_ref() != Some(&place) {
             if let Some(old_place) = &old_place {
                 self.order.remove(old_place);
@@ -197,7 +217,7 @@ impl SessionLog {
                 // A new step runs, so the last thing the server said about the session no longer holds.
                 self.idle &= !is_incomplete;
             }
-            if let Some(prompt) = info.as_assistant().and_then(|step| step.parent_id.clone()) {
+            if let Some(prompt) = prompt.flatten() {
                 let first = self.first_steps.entry(prompt).or_insert_with(|| place.clone());
                 *first = place.clone().min(first.clone());
             }
@@ -210,7 +230,7 @@ impl SessionLog {
         }
         self.changed(id, effects);
         // A new prompt is not at rest: it is about to be answered.
-        if info.as_assistant().is_some() {
+        if is_step {
             self.rest_if_idle(effects);
         }
     }
@@ -218,15 +238,15 @@ impl SessionLog {
     /// `is_user` says that it is known to be a part of a prompt, even if the prompt was not seen yet.
     pub(super) fn see_part(
         &mut self,
-        part: &Part,
+        part: Cow<'_, Part>,
         is_user: bool,
         source: Origin,
         options: ConvertOptions,
         effects: &mut Effects,
     ) {
-        let id = &part.message_id;
-        if !self.admits(&Removed::Message(id.clone()), source)
-            || !self.admits(&Removed::Part(part.id.clone()), source)
+        let id = &part.message_id.clone();
+        if !self.admits(Thing::Message(id), source)
+            || !self.admits(Thing::Part(&part.id), source)
             || !self.has_room(id, effects)
         {
             return;
@@ -240,18 +260,16 @@ impl SessionLog {
 
     pub(super) fn see_delta(
         &mut self,
-        id: &MessageId,
-        part: &PartId,
-        delta: &str,
+        delta: Cow<'_, PartDelta>,
         options: ConvertOptions,
         effects: &mut Effects,
     ) {
+        let id = &delta.message_id.clone();
         if !self.has_room(id, effects) {
             return;
         }
         let (conversation, log) = self.log(id);
-        if log.merge_delta(part, delta, converter(conversation, options, log), effects) && log.info.is_some()
-        {
+        if log.merge_delta(delta, converter(conversation, options, log), effects) && log.info.is_some() {
             self.changed(id, effects);
         }
     }
@@ -271,9 +289,9 @@ impl SessionLog {
             // Parts first: a message that is complete must not meet parts that have not caught up.
             let is_user = matches!(message.info, MessageInfo::User(_));
             for part in &message.parts {
-                self.see_part(part, is_user, source, options, effects);
+                self.see_part(Cow::Borrowed(part), is_user, source, options, effects);
             }
-            self.see_message_info(&message.info, source, options, effects);
+            self.see_message_info(Cow::Borrowed(&message.info), source, options, effects);
         }
         if source.is_truth() {
             self.see_status(true, effects);
@@ -506,8 +524,8 @@ impl SessionLog {
     }
 
     /// Whether something may be taken in: a list may be older than a removal, an event is not.
-    fn admits(&mut self, thing: &Removed, source: Origin) -> bool {
-        let Some(at) = self.removed.iter().position(|removed| removed == thing) else { return true };
+    fn admits(&mut self, thing: Thing<'_>, source: Origin) -> bool {
+        let Some(at) = self.removed.iter().position(|removed| removed.thing() == thing) else { return true };
         let is_news = source != Origin::List(Snapshot::Live);
         if is_news {
             self.removed.remove(at);

@@ -1,6 +1,7 @@
 //! The mirror of one session and its descendants.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
@@ -9,7 +10,7 @@ use super::{Claim, Effects, Observed, Origin, Snapshot, message::MessageLog, ses
 use crate::{
     conversation::{ConversationEvent, ConvertOptions},
     ids::{BlockId, ConversationId, MessageId, PartId, SessionId},
-    opencode::wire::{EventPayload, Message, Part, ServerEvent, SessionInfo},
+    opencode::wire::{EventPayload, Message, MessageInfo, Part, PartDelta, ServerEvent, SessionInfo},
 };
 
 /// Deleted sessions whose late events must not bring them back.
@@ -48,7 +49,7 @@ const MAX_DEPTH: usize = 64;
 ///     r#"{"type": "message.part.updated", "properties": {"part": {
 ///         "id": "prt_1", "sessionID": "ses_1", "messageID": "msg_1", "type": "text", "text": "Hello"}}}"#,
 /// ] {
-///     let observed = tree.apply_event(&ServerEvent::from_json(json)?);
+///     let observed = tree.apply_event(ServerEvent::from_json(json)?);
 ///     state.extend(&observed.events);
 /// }
 /// assert_eq!(state.blocks().len(), 1);
@@ -91,21 +92,49 @@ impl SessionTree {
         &self.root
     }
 
-    /// Takes in an event of the server's stream.
-    pub fn apply_event(&mut self, event: &ServerEvent) -> Observed {
+    /// Takes in an event of the server's stream. Of an event that is given away nothing is copied but streamed text.
+    pub fn apply_event<'e>(&mut self, event: impl Into<Cow<'e, ServerEvent>>) -> Observed {
+        match event.into() {
+            Cow::Borrowed(event) => match &event.payload {
+                EventPayload::MessageUpdated(info) => self.apply_info(Cow::Borrowed(info)),
+                EventPayload::PartUpdated { part, .. } => self.apply_part(Cow::Borrowed(part)),
+                EventPayload::PartDelta(delta) => self.apply_delta(Cow::Borrowed(delta)),
+                other => self.apply_other(other),
+            },
+            Cow::Owned(event) => match event.payload {
+                EventPayload::MessageUpdated(info) => self.apply_info(Cow::Owned(info)),
+                EventPayload::PartUpdated { part, .. } => self.apply_part(Cow::Owned(part)),
+                EventPayload::PartDelta(delta) => self.apply_delta(Cow::Owned(delta)),
+                other => self.apply_other(&other),
+            },
+        }
+    }
+
+    fn apply_info(&mut self, info: Cow<'_, MessageInfo>) -> Observed {
+        let (session, options) = (info.session_id().clone(), self.options);
+        self.step(&session, |session, effects| {
+            session.see_message_info(info, Origin::Event, options, effects);
+        })
+    }
+
+    fn apply_part(&mut self, part: Cow<'_, Part>) -> Observed {
+        let (session, options) = (part.session_id.clone(), self.options);
+        self.step(&session, |session, effects| {
+            session.see_part(part, false, Origin::Event, options, effects);
+        })
+    }
+
+    fn apply_delta(&mut self, delta: Cow<'_, PartDelta>) -> Observed {
+        if !matches!(&*delta.field, "text" | "") {
+            return Observed::default();
+        }
+        let (session, options) = (delta.session_id.clone(), self.options);
+        self.step(&session, |session, effects| session.see_delta(delta, options, effects))
+    }
+
+    fn apply_other(&mut self, payload: &EventPayload) -> Observed {
         let options = self.options;
-        match &event.payload {
-            EventPayload::MessageUpdated(info) => self.step(info.session_id(), |session, effects| {
-                session.see_message_info(info, Origin::Event, options, effects);
-            }),
-            EventPayload::PartUpdated { part, .. } => self.step(&part.session_id, |session, effects| {
-                session.see_part(part, false, Origin::Event, options, effects);
-            }),
-            EventPayload::PartDelta(delta) if matches!(delta.field.as_str(), "text" | "") => {
-                self.step(&delta.session_id, |session, effects| {
-                    session.see_delta(&delta.message_id, &delta.part_id, &delta.delta, options, effects);
-                })
-            }
+        match payload {
             EventPayload::MessageRemoved { session_id, message_id } => {
                 self.step(session_id, |session, effects| session.remove_message(message_id, effects))
             }
@@ -124,7 +153,9 @@ impl SessionTree {
             EventPayload::SessionIdle { session_id } => {
                 self.step(session_id, |session, effects| session.see_status(true, effects))
             }
-            EventPayload::PartDelta(_)
+            EventPayload::MessageUpdated(_)
+            | EventPayload::PartUpdated { .. }
+            | EventPayload::PartDelta(_)
             | EventPayload::SessionError { .. }
             | EventPayload::SessionCompacted { .. }
             | EventPayload::PermissionAsked(_)

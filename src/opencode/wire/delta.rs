@@ -1,29 +1,63 @@
-//! The short way to the event that is nearly all of a stream: text that is added to a part.
+//! The short way to what is nearly all of a stream: who an event is for, and text that is added to a part.
 //!
-//! A general decoder reads names, finds fields and skips what it does not know. Of a delta the server writes the same words
-//! every time, and only the values between them differ. Whatever stands in any other way is left to the general decoder.
+//! A general decoder reads names, finds fields and skips what it does not know. The server writes the same words in the same
+//! order every time, and only the values between them differ. Whatever stands in any other way is left to the general decoder.
+
+use std::borrow::Cow;
 
 use super::event::{EventPayload, PartDelta, ServerEvent};
+use crate::ids::{MessageId, PartId, SessionId};
 
-/// What every delta has between its id and its first value.
-const HEAD: &str = r#""type":"message.part.delta","properties":{"sessionID":""#;
+/// Whose text was read last: the next piece is nearly always of the same part, and then shares its ids.
+#[derive(Debug, Default)]
+pub(crate) struct LastPart {
+    session: SessionId,
+    message: MessageId,
+    part: PartId,
+}
 
-/// Whose text it is, if `json` begins as a delta does.
+/// The kind of an event and the session that it is for, if both can be told from how `json` begins, and it tells of no other
+/// session.
 #[cfg(feature = "client")]
-pub(crate) fn session(json: &str) -> Option<&str> {
-    let (_id, mut words) = Words::of_delta(json)?;
-    words.value()
+pub(crate) fn head(json: &str) -> Option<(&str, &str)> {
+    let (_id, kind, mut words) = Words::of_event(json)?;
+    let session = words.after(r#""sessionID":""#)?.value()?;
+    let is_enough = match kind {
+        "message.part.delta"
+        | "message.updated"
+        | "message.removed"
+        | "message.part.removed"
+        | "session.status"
+        | "session.idle"
+        | "session.diff"
+        | "session.compacted" => true,
+        // A call may have started a subagent.
+        "message.part.updated" => words.after(r#","part":{"#)?.part_kind()? != "tool",
+        _ => false,
+    };
+    is_enough.then_some((kind, session))
 }
 
 /// The delta in `json`, if it is one and stands as the server writes it.
-pub(super) fn decode(json: &str) -> Option<ServerEvent> {
-    let (id, mut words) = Words::of_delta(json)?;
-    let session_id = words.value()?.into();
-    let message_id = words.after(r#","messageID":""#)?.value()?.into();
-    let part_id = words.after(r#","partID":""#)?.value()?.into();
-    let field = words.after(r#","field":""#)?.value()?.to_owned();
+pub(super) fn decode(json: &str, last: &mut LastPart) -> Option<ServerEvent> {
+    let (id, kind, mut words) = Words::of_event(json)?;
+    if kind != "message.part.delta" {
+        return None;
+    }
+    let session = words.after(r#""sessionID":""#)?.value()?;
+    let message = words.after(r#","messageID":""#)?.value()?;
+    let part = words.after(r#","partID":""#)?.value()?;
+    let field = match words.after(r#","field":""#)?.value()? {
+        "text" => Cow::Borrowed("text"),
+        other => Cow::Owned(other.to_owned()),
+    };
     let delta = words.after(r#","delta":"#)?.0.strip_suffix("}}")?;
     let delta = serde_json::from_str(delta).ok()?;
+    if last.part.as_str() != part || last.message.as_str() != message || last.session.as_str() != session {
+        *last = LastPart { session: session.into(), message: message.into(), part: part.into() };
+    }
+    let LastPart { session, message, part } = &*last;
+    let (session_id, message_id, part_id) = (session.clone(), message.clone(), part.clone());
     let payload = EventPayload::PartDelta(PartDelta { session_id, message_id, part_id, field, delta });
     Some(ServerEvent { id: id.map(str::to_owned), directory: None, payload })
 }
@@ -32,8 +66,8 @@ pub(super) fn decode(json: &str) -> Option<ServerEvent> {
 struct Words<'a>(&'a str);
 
 impl<'a> Words<'a> {
-    /// The event's id, and what follows the name of the first property.
-    fn of_delta(json: &'a str) -> Option<(Option<&'a str>, Self)> {
+    /// An event's id and kind, and what follows the beginning of its properties.
+    fn of_event(json: &'a str) -> Option<(Option<&'a str>, &'a str, Self)> {
         let mut words = Self(json.strip_prefix('{')?);
         let id = match words.after(r#""id":""#) {
             Some(words) => {
@@ -43,8 +77,22 @@ impl<'a> Words<'a> {
             }
             None => None,
         };
-        words.after(HEAD)?;
-        Some((id, words))
+        let kind = words.after(r#""type":""#)?.value()?;
+        words.after(r#","properties":{"#)?;
+        Some((id, kind, words))
+    }
+
+    /// The kind of a part of which everything before it is a string.
+    #[cfg(feature = "client")]
+    fn part_kind(&mut self) -> Option<&'a str> {
+        loop {
+            let name = self.after("\"")?.value()?;
+            let value = self.after(":\"")?.value()?;
+            if name == "type" {
+                return Some(value);
+            }
+            self.after(",")?;
+        }
     }
 
     /// Goes behind `expected`, if that comes next.
@@ -78,11 +126,52 @@ mod tests {
             DELTA.replace(r#"a \"b\"\n\u00e9 é"#, ""),
             DELTA.replace(r#"a \"b\"\n\u00e9 é"#, "}}"),
         ];
+        let mut last = LastPart::default();
         for json in short {
-            let event = decode(&json).unwrap();
+            let event = decode(&json, &mut last).unwrap();
             assert_eq!(event, ServerEvent::decode_any(&json).unwrap(), "{json}");
             #[cfg(feature = "client")]
-            assert_eq!(session(&json), event.payload.session_id().map(crate::SessionId::as_str), "{json}");
+            assert_eq!(
+                head(&json).map(|(_, session)| session),
+                event.payload.session_id().map(crate::SessionId::as_str),
+                "{json}"
+            );
+        }
+    }
+
+    #[test]
+    fn ids_are_shared_only_while_they_are_the_same() {
+        let mut last = LastPart::default();
+        for json in [DELTA, DELTA, &DELTA.replace("prt_1", "prt_2"), &DELTA.replace("ses_1", "ses_2"), DELTA]
+        {
+            assert_eq!(decode(json, &mut last), Some(ServerEvent::decode_any(json).unwrap()));
+        }
+    }
+
+    #[cfg(feature = "client")]
+    #[test]
+    fn who_an_event_is_for_is_told_by_its_beginning_unless_it_tells_of_others() {
+        let event = |kind: &str, rest: &str| {
+            format!(r#"{{"id":"evt_1","type":"{kind}","properties":{{"sessionID":"ses_1"{rest}}}}}"#)
+        };
+        let text = r#","part":{"id":"prt_1","sessionID":"ses_1","type":"text","text":""}"#;
+        for (kind, rest) in
+            [("message.updated", r#","info":{}"#), ("session.idle", ""), ("message.part.updated", text)]
+        {
+            assert_eq!(head(&event(kind, rest)), Some((kind, "ses_1")));
+        }
+        let early = r#","part":{"time":{},"type":"text"}"#;
+        let (task, child) =
+            (text.replace(r#""text""#, r#""tool""#), r#","info":{"id":"ses_2","parentID":"ses_1"}"#);
+        for (kind, rest) in [
+            ("message.part.updated", early),
+            ("message.part.updated", &task),
+            ("session.created", child),
+            ("session.updated", child),
+            ("session.error", ""),
+            ("new.kind", ""),
+        ] {
+            assert_eq!(head(&event(kind, rest)), None, "{kind} {rest}");
         }
     }
 
@@ -107,7 +196,7 @@ mod tests {
             String::new(),
         ];
         for json in long {
-            assert_eq!(decode(&json), None, "{json}");
+            assert_eq!(decode(&json, &mut LastPart::default()), None, "{json}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! What happens around the sessions of a directory: files, branches, terminals, tools.
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 
-use super::{Extra, part::wire_struct};
+use super::extra::wire_struct;
 use crate::{
     ids::{MessageId, SessionId},
     json::decode::Object,

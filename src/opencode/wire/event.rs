@@ -6,11 +6,12 @@ use serde::{
     Deserialize, Deserializer, Serialize,
     de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess},
 };
-use serde_json::{Value, value::RawValue};
+use serde_json::{Map, Value, value::RawValue};
 
 use super::{
     EnvironmentEvent, Extra, MessageError, MessageInfo, Part, QuestionAnswer, SessionInfo, SessionStatus,
-    delta, part::wire_struct,
+    delta::{self, LastPart},
+    extra::wire_struct,
 };
 use crate::{
     ids::{CallId, MessageId, PartId, RequestId, SessionId},
@@ -150,7 +151,7 @@ pub struct PartDelta {
     pub part_id: PartId,
     /// Which of the part's fields grows; `text` so far.
     #[serde(default)]
-    pub field: String,
+    pub field: Cow<'static, str>,
     /// What is added.
     pub delta: String,
 }
@@ -163,7 +164,7 @@ impl PartDelta {
         part_id: PartId,
         delta: impl Into<String>,
     ) -> Self {
-        Self { session_id, message_id, part_id, field: "text".to_owned(), delta: delta.into() }
+        Self { session_id, message_id, part_id, field: "text".into(), delta: delta.into() }
     }
 }
 
@@ -255,7 +256,12 @@ impl ServerEvent {
     /// # Errors
     /// If an event of a known type is malformed; the error names it.
     pub fn from_json(json: &str) -> Result<Self, DecodeError> {
-        delta::decode(json).map_or_else(|| Self::decode_any(json), Ok)
+        Self::from_json_after(json, &mut LastPart::default())
+    }
+
+    /// As [`Self::from_json`]; a piece of text for the same part as the last one shares its ids.
+    pub(crate) fn from_json_after(json: &str, last: &mut LastPart) -> Result<Self, DecodeError> {
+        delta::decode(json, last).map_or_else(|| Self::decode_any(json), Ok)
     }
 
     /// Decodes an event of any type.
@@ -304,6 +310,18 @@ impl ServerEvent {
         let properties = event.properties.map_or("{}", RawValue::get);
         let payload = EventPayload::decode(&kind, JsonPath::Field(&at, "properties"), properties)?;
         Ok(Self { id: event.id, directory, payload })
+    }
+}
+
+impl<'a> From<&'a ServerEvent> for Cow<'a, ServerEvent> {
+    fn from(event: &'a ServerEvent) -> Self {
+        Self::Borrowed(event)
+    }
+}
+
+impl From<ServerEvent> for Cow<'_, ServerEvent> {
+    fn from(event: ServerEvent) -> Self {
+        Self::Owned(event)
     }
 }
 
@@ -406,6 +424,12 @@ impl EventPayload {
                 Self::$variant { $($field),* }
             }};
         }
+        #[derive(Deserialize)]
+        struct Status {
+            #[serde(rename = "sessionID")]
+            session_id: SessionId,
+            status: OneGo<SessionStatus>,
+        }
         let session_info = |WithInfo { info: Object(info) }| info;
         Ok(match kind {
             "message.part.delta" => Self::PartDelta(object(properties)?),
@@ -432,10 +456,8 @@ impl EventPayload {
             "session.updated" => Self::SessionUpdated(object(properties).map(session_info)?),
             "session.deleted" => Self::SessionDeleted(object(properties).map(session_info)?),
             "session.status" => {
-                fields!(SessionStatus {
-                    session_id: SessionId = "sessionID",
-                    status: SessionStatus = "status"
-                })
+                let Status { session_id, status: OneGo(status) } = object(properties)?;
+                Self::SessionStatus { session_id, status }
             }
             "session.idle" => fields!(SessionIdle { session_id: SessionId = "sessionID" }),
             "session.error" => fields!(SessionError {
@@ -477,7 +499,8 @@ impl EventPayload {
             }
             _ => {
                 // `null` stands for no properties.
-                let properties = Option::deserialize(properties)?.unwrap_or_else(|| Extra::new().into());
+                let properties =
+                    Option::deserialize(properties)?.unwrap_or_else(|| Value::Object(Map::new()));
                 Self::Unknown { kind: kind.to_owned(), properties }
             }
         })

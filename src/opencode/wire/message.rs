@@ -6,7 +6,7 @@ use serde::{
 };
 use serde_json::{Value, value::RawValue};
 
-use super::{Extra, Part, PartBody, part::wire_struct};
+use super::{Extra, Part, PartBody, extra::wire_struct};
 use crate::{
     agent::ModelRef,
     conversation::TokenUsage,

@@ -11,6 +11,7 @@ pub(crate) mod delta;
 mod environment;
 mod event;
 mod export;
+mod extra;
 mod message;
 mod part;
 mod request;
@@ -22,6 +23,7 @@ pub use event::{
     ServerEvent, ToolReference,
 };
 pub use export::SessionExport;
+pub use extra::Extra;
 pub use message::{
     AssistantMessage, Message, MessageError, MessageInfo, MessageTime, TokenCache, Tokens, UnknownMessage,
     UserMessage,
@@ -38,9 +40,6 @@ pub use session::{
     ConfigInfo, Health, ModelInfo, ProviderInfo, ProviderList, SessionInfo, SessionModel, SessionStatus,
     SessionTime, StatusMap,
 };
-
-/// Fields that this version does not know, kept as they came.
-pub type Extra = serde_json::Map<String, serde_json::Value>;
 
 #[cfg(feature = "client")]
 pub(crate) use crate::json::from_json;

@@ -6,12 +6,12 @@ use serde::{
 };
 use serde_json::Value;
 
-use super::{Extra, MessageError, ModelRef, Tokens};
+use super::{Extra, MessageError, ModelRef, Tokens, extra::wire_struct};
 use crate::{
     ids::{CallId, MessageId, PartId, SessionId},
     json::{
         decode::{DecodeError, JsonPath, deserialize_by_from_json},
-        tagged::{Fields, Tagged},
+        tagged::{Fields, Tagged, Text},
     },
     time::Millis,
 };
@@ -82,30 +82,6 @@ impl UnknownPart {
         self.raw.get("type").and_then(Value::as_str).unwrap_or_default()
     }
 }
-
-/// Declares structs that keep the fields they do not know. A field `name: T` has to be there, `name: T = default` may be absent,
-/// and `name?: T` is an `Option<T>` that is written only if there is one.
-macro_rules! wire_struct {
-    ($($(#[$meta:meta])* $name:ident {
-        $($(#[$field_meta:meta])* $field:ident $(?: $optional:ty)? $(: $ty:ty $(= $default:ident)?)?,)*
-    })*) => {$(
-        $(#[$meta])*
-        #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        #[non_exhaustive]
-        pub struct $name {
-            $(
-                $(#[$field_meta])*
-                $(#[serde(default, skip_serializing_if = "Option::is_none")] pub $field: Option<$optional>,)?
-                $($(#[serde($default)])? pub $field: $ty,)?
-            )*
-            /// Fields that this version does not know.
-            #[serde(flatten)]
-            pub extra: Extra,
-        }
-    )*};
-}
-pub(super) use wire_struct;
 
 wire_struct! {
     /// Text of the user or of the model.
@@ -274,7 +250,7 @@ wire_struct! {
 }
 
 /// The stages of a tool call, in the only order they follow.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum ToolStatus {
@@ -290,6 +266,19 @@ pub enum ToolStatus {
     /// A status that this version does not know.
     #[serde(untagged)]
     Unknown(String),
+}
+
+impl<'de> Deserialize<'de> for ToolStatus {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Text(status) = Text::deserialize(deserializer)?;
+        Ok(match &*status {
+            "pending" => Self::Pending,
+            "running" => Self::Running,
+            "completed" => Self::Completed,
+            "error" => Self::Error,
+            _ => Self::Unknown(status.into_owned()),
+        })
+    }
 }
 
 impl ToolStatus {

@@ -1,14 +1,20 @@
 //! Sessions, their status, and what the server is configured with.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Serialize,
+    de::{IgnoredAny, MapAccess, value::MapAccessDeserializer},
+};
 use serde_json::Value;
 
-use super::{Extra, Tokens, part::wire_struct};
+use super::{Extra, Tokens, extra::wire_struct};
 use crate::{
     ids::SessionId,
-    json::decode::{DecodeError, JsonPath, decode, deserialize_by_from_json},
+    json::{
+        decode::{DecodeError, JsonPath, deserialize_by_from_json},
+        tagged::{Fields, Tagged},
+    },
     time::Millis,
 };
 
@@ -138,14 +144,21 @@ impl SessionStatus {
     /// # Errors
     /// If it is malformed.
     pub fn from_json(json: &str) -> Result<Self, DecodeError> {
+        Self::decode(JsonPath::Root, json)
+    }
+
+    /// Whether nothing runs, as far as the server says.
+    pub fn is_idle(&self) -> bool {
+        matches!(self, Self::Idle)
+    }
+}
+
+impl Tagged for SessionStatus {
+    const WHAT: &'static str = "session status";
+    const HEAD: &'static [&'static str] = &["type"];
+
+    fn read<'de, A: MapAccess<'de>>(kind: &str, fields: &mut Fields<'de, A>) -> Result<Self, A::Error> {
         #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
-        struct Head<'a> {
-            #[serde(borrow, rename = "type")]
-            kind: Cow<'a, str>,
-        }
-        #[derive(Deserialize)]
-        #[serde(expecting = "an object")]
         struct Retry {
             #[serde(default)]
             attempt: u32,
@@ -154,21 +167,20 @@ impl SessionStatus {
             #[serde(default)]
             next: Millis,
         }
-        let head: Head<'_> = decode("session status", JsonPath::Root, json)?;
-        Ok(match &*head.kind {
-            "idle" => Self::Idle,
-            "busy" => Self::Busy,
+        let body = MapAccessDeserializer::new(fields);
+        Ok(match kind {
+            "idle" => IgnoredAny::deserialize(body).map(|_| Self::Idle)?,
+            "busy" => IgnoredAny::deserialize(body).map(|_| Self::Busy)?,
             "retry" => {
-                let Retry { attempt, message, next } = decode("session status", JsonPath::Root, json)?;
+                let Retry { attempt, message, next } = Retry::deserialize(body)?;
                 Self::Retry { attempt, message, next }
             }
-            _ => Self::Unknown(decode("session status", JsonPath::Root, json)?),
+            _ => {
+                let mut raw = Extra::deserialize(body)?;
+                raw.insert("type".to_owned(), kind.into());
+                Self::Unknown(raw)
+            }
         })
-    }
-
-    /// Whether nothing runs, as far as the server says.
-    pub fn is_idle(&self) -> bool {
-        matches!(self, Self::Idle)
     }
 }
 

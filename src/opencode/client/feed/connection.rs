@@ -10,10 +10,13 @@ use super::{Feed, FeedLoss, GoneReason, OpenFeeds, ResyncReason, decode, peek::P
 use crate::{
     backoff::Backoff,
     ids::SessionId,
-    opencode::client::{
-        ApiError,
-        http::{Call, Http},
-        sse::EventDecoder,
+    opencode::{
+        client::{
+            ApiError,
+            http::{Call, Http},
+            sse::EventDecoder,
+        },
+        wire::delta::LastPart,
     },
 };
 
@@ -104,7 +107,7 @@ impl Connection<'_> {
         let mut last_chunk = Instant::now();
         loop {
             let deadline = if self.live_since.is_some() { last_chunk + options.silence } else { ready_by };
-            let mut chunk = match timeout_at(deadline, chunks.next()).await {
+            let chunk = match timeout_at(deadline, chunks.next()).await {
                 Ok(Some(Ok(chunk))) => chunk,
                 Ok(Some(Err(error))) => return FeedLoss::Failed(Arc::new(error)),
                 Ok(None) => return FeedLoss::Closed,
@@ -113,7 +116,8 @@ impl Connection<'_> {
             };
             last_chunk = Instant::now();
             let mut n_events = 0;
-            while let Some(event) = decoder.next(&mut chunk) {
+            let mut rest = &*chunk;
+            while let Some(event) = decoder.next(&mut rest) {
                 self.feeds.counters.events.increment();
                 match event {
                     Ok(json) => {
@@ -160,18 +164,27 @@ impl Connection<'_> {
         // Before the server says that the stream is open nothing is promised, and a snapshot follows anyway.
         self.live_since?;
         let disposed = peek.kind == "server.instance.disposed";
-        let targets = self.feed.state().routing.route(&peek);
-        match &targets[..] {
-            [] => {}
-            [only] if only.leave(json) => {}
-            _ => self.deliver(json, Some(targets)),
+        if let Some(targets) = self.hand_out(&peek, json) {
+            self.deliver(json, Some(targets));
         }
         disposed.then_some(FeedLoss::Disposed)
     }
 
+    /// Leaves an event to its reader if it has one alone. Otherwise returns its targets, if there are any.
+    fn hand_out(&self, peek: &Peek<'_>, json: &str) -> Option<Vec<Arc<Queue>>> {
+        let mut state = self.feed.state();
+        if let Some(child) = &peek.child {
+            state.routing.learn(child);
+        }
+        if state.routing.only(peek.session).is_some_and(|only| only.leave(json)) {
+            return None;
+        }
+        Some(state.routing.targets(peek.session, &peek.kind)).filter(|targets| !targets.is_empty())
+    }
+
     /// Decodes an event for `targets`; without them for those whom it turns out to concern, or for everybody if that cannot be told.
     fn deliver(&self, json: &str, targets: Option<Vec<Arc<Queue>>>) {
-        match decode(json, &self.feeds.counters) {
+        match decode(json, &mut LastPart::default(), &self.feeds.counters) {
             Ok(event) => {
                 let event = Arc::new(event);
                 let session = event.payload.session_id().map(SessionId::as_str);

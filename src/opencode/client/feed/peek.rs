@@ -27,8 +27,8 @@ pub(super) struct Child<'a> {
 impl<'a> Peek<'a> {
     /// `None` if the event has an unusual shape and has to be decoded to be understood.
     pub(super) fn new(json: &'a str) -> Option<Self> {
-        if let Some(session) = delta::session(json) {
-            return Some(Self { kind: "message.part.delta".into(), session: Some(session), child: None });
+        if let Some((kind, session)) = delta::head(json) {
+            return Some(Self { kind: kind.into(), session: Some(session), child: None });
         }
         let Head { kind, properties } = serde_json::from_str(json).ok()?;
         let Properties { session, info, part } = properties.unwrap_or_default();

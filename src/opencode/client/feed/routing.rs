@@ -4,12 +4,12 @@
 //! not by asking everybody.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use super::{peek::Peek, queue::Queue};
-use crate::ids::SessionId;
+use super::{peek::Child, queue::Queue};
+use crate::ids::{IdMap, SessionId};
 
 pub(super) type SubscriberId = u64;
 
@@ -17,7 +17,7 @@ pub(super) type SubscriberId = u64;
 #[derive(Default)]
 pub(super) struct Routing {
     subscribers: BTreeMap<SubscriberId, Subscriber>,
-    followers: HashMap<SessionId, BTreeSet<SubscriberId>>,
+    followers: IdMap<SessionId, BTreeSet<SubscriberId>>,
     /// Those who want every event.
     watchers: BTreeSet<SubscriberId>,
     next_id: SubscriberId,
@@ -67,17 +67,21 @@ impl Routing {
         self.subscribers.values().map(|subscriber| &subscriber.queue)
     }
 
-    /// Learns of a child, and tells who gets the event.
-    pub(super) fn route(&mut self, event: &Peek<'_>) -> Vec<Arc<Queue>> {
-        if let Some(child) = &event.child
-            && let Some(followers) = self.followers.get(child.parent).cloned()
-        {
+    /// Learns of a child: who follows its parent follows it.
+    pub(super) fn learn(&mut self, child: &Child<'_>) {
+        if let Some(followers) = self.followers.get(child.parent).cloned() {
             let session = SessionId::new(child.session);
             for follower in followers {
                 self.follow(follower, &session);
             }
         }
-        self.targets(event.session, &event.kind)
+    }
+
+    /// Who gets an event of `session`, if it is one alone.
+    pub(super) fn only(&self, session: Option<&str>) -> Option<&Arc<Queue>> {
+        let followers = self.followers.get(session?)?;
+        let id = followers.first().filter(|_| followers.len() == 1 && self.watchers.is_empty())?;
+        self.subscribers.get(id).map(|subscriber| &subscriber.queue)
     }
 
     /// Who gets an event of `session`.

@@ -112,7 +112,7 @@ mod tests {
             ),
         ] {
             let event = format!(r#"{{"type":"{kind}","properties":{properties}}}"#);
-            tree.apply_event(&ServerEvent::from_json(&event).unwrap());
+            tree.apply_event(ServerEvent::from_json(&event).unwrap());
         }
         let (root, prompt) = (tree.root(), MessageId::new("msg_1"));
         let seen = Facts::of(&tree, Some(&prompt));

@@ -1,6 +1,6 @@
 //! Taking in what the server said and what was read.
 
-use std::{collections::HashMap, time::Duration};
+use std::{borrow::Cow, collections::HashMap, time::Duration};
 
 use super::{
     Action, Activity, Leftovers, Messages, POLL_INTERVAL, ReadId, Reading, Request, Scope, Stage, Timer,
@@ -19,22 +19,35 @@ impl Turn {
         &mut self,
         now: Duration,
         tree: &mut SessionTree,
-        event: &ServerEvent,
+        event: Cow<'_, ServerEvent>,
     ) -> Observed {
-        let observed = tree.apply_event(event);
+        // More text changes no fact.
+        self.facts_outdated |= !matches!(event.payload, EventPayload::PartDelta(_));
+        let is_announced = matches!(event.payload, EventPayload::SessionCreated(_));
+        let (observed, event) = match event.payload {
+            EventPayload::MessageUpdated(_)
+            | EventPayload::PartUpdated { .. }
+            | EventPayload::PartDelta(_) => (tree.apply_event(event), None),
+            _ => (tree.apply_event(&*event), Some(event)),
+        };
         self.ask_what_was_held(now, tree);
         self.restart_silence(now);
         if observed.progress {
             self.progressed(now);
             self.since_submission.fatal_error = None;
         }
-        // More text changes no fact.
-        self.facts_outdated |= !matches!(event.payload, EventPayload::PartDelta(_));
-        let is_announced = matches!(event.payload, EventPayload::SessionCreated(_));
         if !observed.new_sessions.is_empty() && !is_announced {
             self.found_descendant();
         }
-        match &event.payload {
+        if let Some(event) = event {
+            self.heard(now, tree, &event.payload);
+        }
+        observed
+    }
+
+    /// Takes in what an event says about the run.
+    fn heard(&mut self, now: Duration, tree: &SessionTree, event: &EventPayload) {
+        match event {
             EventPayload::SessionStatus { session_id, status } => {
                 self.status_heard(now, tree, session_id, status.into());
             }
@@ -71,7 +84,6 @@ impl Turn {
             | EventPayload::Environment(_)
             | EventPayload::Unknown { .. } => {}
         }
-        observed
     }
 
     fn progressed(&mut self, now: Duration) {

@@ -1,5 +1,7 @@
 //! What goes into the machine and what comes out of it.
 
+use std::borrow::Cow;
+
 use super::{Reading, Request};
 use crate::{
     ids::{MessageId, RequestId},
@@ -36,7 +38,7 @@ pub(crate) enum Input<'a> {
     /// Events were missed, and what happens from now on will be seen. If the stream stayed open, the server has not died meanwhile.
     StreamGap,
     /// The server said something about a session of the tree.
-    Event(&'a ServerEvent),
+    Event(Cow<'a, ServerEvent>),
     /// The server does not know the session any more.
     SessionGone,
     /// A submission was answered, or failed: so much is known of it.

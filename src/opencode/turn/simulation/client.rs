@@ -81,7 +81,7 @@ impl World {
     /// Takes in all events that have arrived, then asks what to do.
     pub(super) fn take_events(&mut self) {
         for event in std::mem::take(&mut self.wire.inbox) {
-            self.take(Input::Event(&event));
+            self.take(Input::Event((&*event).into()));
         }
         self.advance();
     }

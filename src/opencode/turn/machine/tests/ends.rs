@@ -50,7 +50,7 @@ fn a_read_that_progress_overtook_is_not_the_truth() {
     bench.unheard(|bench| (bench.step(2), bench.complete(2)));
     let step = bench.stored[0].1[2].info.clone();
     let event = ServerEvent::new(EventPayload::MessageUpdated(step));
-    bench.turn.handle(bench.now, &mut bench.tree, Input::Event(&event));
+    bench.turn.handle(bench.now, &mut bench.tree, Input::Event((&event).into()));
     bench.stored = stored;
     bench.read(SessionStatus::Idle);
     assert_eq!(bench.tree.turn(&ROOT.into(), &PROMPT.into()).count(), 2, "it is not gone");
@@ -385,7 +385,7 @@ fn events_of_one_batch_are_taken_in_before_anything_is_decided() {
         [vec![status(SessionStatus::Busy)], stored, vec![status(SessionStatus::Idle)]].concat()
     };
     for payload in payloads {
-        bench.turn.handle(bench.now, &mut bench.tree, Input::Event(&ServerEvent::new(payload)));
+        bench.turn.handle(bench.now, &mut bench.tree, Input::Event(ServerEvent::new(payload).into()));
     }
     assert_eq!(bench.advance(), [read(true, false, false)]);
     assert_eq!(bench.recorded, [Delivery::Unknown, Delivery::Accepted, Delivery::Started]);
@@ -402,7 +402,7 @@ fn more_text_is_no_reason_to_look_at_the_messages() {
     for _ in 0..3 {
         let delta = PartDelta::new(ROOT.into(), "msg_01".into(), "prt_text".into(), "word ");
         let event = ServerEvent::new(EventPayload::PartDelta(delta));
-        let observed = bench.turn.handle(bench.now, &mut bench.tree, Input::Event(&event));
+        let observed = bench.turn.handle(bench.now, &mut bench.tree, Input::Event((&event).into()));
         assert!(observed.progress && !bench.turn.facts_outdated);
     }
     assert_eq!(Facts::of(&bench.tree, Some(&PROMPT.into())), before, "it would see the same");
@@ -421,7 +421,7 @@ fn an_idle_that_was_interrupted_within_a_batch_begins_anew() {
     bench.now += 4 * SECOND;
     for status in [SessionStatus::Busy, SessionStatus::Idle] {
         let payload = EventPayload::SessionStatus { session_id: ROOT.into(), status };
-        bench.turn.handle(bench.now, &mut bench.tree, Input::Event(&ServerEvent::new(payload)));
+        bench.turn.handle(bench.now, &mut bench.tree, Input::Event(ServerEvent::new(payload).into()));
     }
     assert_eq!(bench.advance(), []);
     assert_eq!(bench.wait(4 * SECOND), []);

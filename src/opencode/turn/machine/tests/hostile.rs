@@ -212,7 +212,7 @@ fn a_request_that_was_held_and_answered_by_its_owner_is_not_asked() {
     bench.asks(CHILD, "per_1", 70);
     let reply = serde_json::json!({"sessionID": CHILD, "requestID": "per_1", "reply": "once"});
     let event = serde_json::json!({"type": "permission.replied", "properties": reply});
-    bench.input(Input::Event(&ServerEvent::from_json(&event.to_string()).unwrap()));
+    bench.input(Input::Event(ServerEvent::from_json(&event.to_string()).unwrap().into()));
     assert_eq!(bench.child(), []);
 }
 
@@ -244,7 +244,7 @@ fn a_turn_that_waits_for_a_stranger_has_the_limit_of_a_tool() {
 fn flood(n_children: usize) -> Duration {
     let began = cpu_time();
     let mut tree = SessionTree::new(ROOT.into(), ConvertOptions::default());
-    let mut hear = |payload: EventPayload| drop(tree.apply_event(&ServerEvent::new(payload)));
+    let mut hear = |payload: EventPayload| drop(tree.apply_event(ServerEvent::new(payload)));
     let step = |id: &str, session: &str| AssistantMessage {
         id: id.into(),
         session_id: session.into(),

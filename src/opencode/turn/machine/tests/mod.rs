@@ -146,7 +146,7 @@ impl Bench {
         if !self.heard {
             return Vec::new();
         }
-        self.input(Input::Event(&ServerEvent::new(payload)))
+        self.input(Input::Event(ServerEvent::new(payload).into()))
     }
 
     /// Lets things happen that the stream does not tell of.

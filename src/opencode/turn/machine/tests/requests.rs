@@ -148,7 +148,7 @@ fn a_human_who_need_not_answer_does_not_stop_the_clocks() {
         }),
         replied("per_1"),
     ] {
-        bench.turn.handle(bench.now, &mut bench.tree, Input::Event(&ServerEvent::new(payload)));
+        bench.turn.handle(bench.now, &mut bench.tree, Input::Event(ServerEvent::new(payload).into()));
     }
     assert_eq!(bench.advance(), [ask("per_1"), closed("per_1")]);
     bench.input(Input::HumanAsked("per_1".into()));
