@@ -3,6 +3,7 @@
 //! `docs/make-performance` measures and calls this: `performance_page MEASUREMENTS PAGE_DIRECTORY`.
 
 mod chart;
+mod compared;
 mod measured;
 
 use std::{fs, path::PathBuf, process::ExitCode};
@@ -11,6 +12,7 @@ use opencode_conductor_examples::failure::{self, Failure};
 
 use crate::{
     chart::{Chart, Line, Scale},
+    compared::Compared,
     measured::{Load, Measured, Table, number},
 };
 
@@ -26,7 +28,10 @@ fn run() -> Result<ExitCode, Failure> {
     let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
     let (from, to) = arguments.next().zip(arguments.next()).ok_or_else(usage)?;
     let measured = Measured::read(&from)?;
-    for (name, content) in [("PERFORMANCE.md", page(&measured)?), ("performance.svg", curves(&measured)?)] {
+    let compared = Compared::read(&from.join("compared"))?;
+    for (name, content) in
+        [("PERFORMANCE.md", page(&measured, compared.as_ref())?), ("performance.svg", curves(&measured)?)]
+    {
         let path = to.join(name);
         let failed = |error| Failure::because(format!("cannot write {}", path.display()), &error);
         fs::write(&path, content).map_err(failed)?;
@@ -34,7 +39,8 @@ fn run() -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn page(measured: &Measured) -> Result<String, Failure> {
+fn page(measured: &Measured, compared: Option<&Compared>) -> Result<String, Failure> {
+    let compared = compared.map_or(Ok(String::new()), Compared::markdown)?;
     let fold = measured.table("Fold, by blocks there are")?;
     let text = measured.table("Fold into one long text, all states kept")?;
     let logs = measured.table("All recordings, each on its own")?;
@@ -105,13 +111,19 @@ faster than by the latter. What grows faster than the size grows so for `copy`, 
 cargo bench              # -- --quick for rougher figures in less time, -- reducer for one section
 ```
 
-## What limits us now
+{compared}## What limits us now
 
-- Text that is added to a part is decoded by a short way. Every other event is read into types after a first look at its kind and
-  session, so decoding it costs more than one pass over the bytes. Next to it, merging and folding are cheap.
+- Decoding still costs more than merging and folding. Of an event that is not text the decoder reads every field into a type of its
+  own, through serde and `serde_json`: some four times as long as it takes to find the end of the event. What the server says beside the known
+  fields is kept as text, and read when it is asked for. A million recorded events per second would need a decoder that reads only what the
+  merge looks at.
+- A piece of text is copied into the queue of its reader, from there into a string of its own, which becomes the conversation's event, and
+  from that into the mirror and into the state: four times. Without the first copy a slow reader would keep the connection's buffers.
+- Most events are handed to their reader after a look at their first words. Of a tool call, and of what is said about a session, everything
+  is skimmed for a child session first, and read by the reader afterwards.
 - In a burst of text a fifth of the CPU time is the system's, which reads the socket and wakes the tasks of the turns, and a fifth
   goes to allocating memory.
-- A reader that watches a turn gets each changed message whole, at most once per batch of events, which copies a long text again and again.
+- A caller with `on_message` gets each changed message whole, at most once per batch of events, which copies a long text again and again.
   Its growth alone, as `Update::Conversation` tells it, is not copied.
 - A new block touches two maps. With every state kept, each state owns a path through both, which grows with their depth.
 - A thousand turns that end in the same moment read a thousand last messages through one client on two cores; the last result waits

@@ -37,22 +37,31 @@ pub(crate) struct Load {
     history: u32,
     rounds: u32,
     settled: u32,
-    requests: f64,
+    pub(crate) requests: f64,
     pub(crate) bytes: f64,
     pub(crate) floor_bytes: f64,
-    p50_ms: f64,
+    pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
-    cpu_micros: f64,
-    waiting_bytes: f64,
+    pub(crate) cpu_micros: f64,
+    pub(crate) waiting_bytes: f64,
     sockets: u32,
 }
 
 impl Measured {
     pub(crate) fn read(directory: &Path) -> Result<Self, Failure> {
+        Self::read_named(directory, "")
+    }
+
+    /// The files whose names begin so.
+    pub(crate) fn read_named(directory: &Path, beginning: &str) -> Result<Self, Failure> {
         let unreadable = |error| Failure::because(format!("cannot read {}", directory.display()), &error);
         let mut paths: Vec<PathBuf> = Vec::new();
         for entry in fs::read_dir(directory).map_err(unreadable)? {
-            paths.push(entry.map_err(unreadable)?.path());
+            let entry = entry.map_err(unreadable)?;
+            let is_named = entry.file_name().to_string_lossy().starts_with(beginning);
+            if is_named && entry.path().is_file() {
+                paths.push(entry.path());
+            }
         }
         let mut measured = Self { tables: Vec::new(), loads: Vec::new() };
         for path in paths {
@@ -180,8 +189,8 @@ pub(crate) fn number(heading: &str) -> f64 {
     digits.parse().unwrap_or(f64::NAN)
 }
 
-/// Three digits, with commas.
-fn rounded(figure: f64) -> String {
+/// Three digits.
+pub(crate) fn rounded(figure: f64) -> String {
     match figure {
         f if f >= 1e6 => format!("{:.2} M", f / 1e6),
         f if f >= 1e4 => format!("{:.0} k", f / 1e3),
