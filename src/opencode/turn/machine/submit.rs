@@ -167,13 +167,17 @@ impl Turn {
     /// The message that the prompt became on a server, or behind a proxy, that ignores the ids of its clients: one with the same
     /// text that was not there before.
     pub(super) fn renamed(&self, tree: &SessionTree) -> Option<MessageId> {
-        let Goal::Answer { text, from, .. } = &self.goal else { return None };
+        let Goal::Answer { prompt, text, from } = &self.goal else { return None };
         if self.facts.exists || self.submissions.is_renamed || self.submissions.is_unsent() {
             return None;
         }
-        // What was there before an earlier client's submission is not known: only the newest prompt can be it.
+        // What was there before an earlier client's submission is known by the time in the prompt's id at best: only the newest
+        // prompt can be it.
         let n_prompts = if *from == Delivery::NotSent { usize::MAX } else { 1 };
-        let is_new = |message: &&Arc<Message>| Some(message.info.time().created) > self.submissions.before;
+        let is_new = |message: &&Arc<Message>| {
+            let created = message.info.time().created;
+            Some(created) > self.submissions.before && !is_older(created, prompt)
+        };
         let prompts = tree.messages(tree.root()).rev().take_while(is_new);
         let texts = prompts.filter_map(|message| Some((message, message.prompt_text()?))).take(n_prompts);
         let mut same = texts.filter(|(_, other)| other == text);
@@ -226,6 +230,36 @@ impl Turn {
                 Some(Action::Record(last)) => *last = delivery,
                 _ => self.step.actions.push(Action::Record(delivery)),
             }
+        }
+    }
+}
+
+/// Whether something was created before an id was made. The first 36 bits of an id are milliseconds of the server's clock; an id of
+/// another form says nothing.
+fn is_older(created: Millis, id: &MessageId) -> bool {
+    const MILLIS: i64 = (1 << 36) - 1;
+    let digits = id.as_str().strip_prefix("msg_").and_then(|rest| rest.get(..12));
+    let Some(value) = digits.and_then(|digits| i64::from_str_radix(digits, 16).ok()) else { return false };
+    // They wrap every 795 days, and nothing that is compared is half as old.
+    let age = (value >> 12).wrapping_sub(created.get()) & MILLIS;
+    age > 0 && age <= MILLIS / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_tells_what_was_there_before_it() {
+        let made = 1_794_925_087_564_i64;
+        let id = MessageId::from(format!("msg_{:012x}QX6wdvZ6cqWsYl", ((made << 12) | 1) & 0xffff_ffff_ffff));
+        for (created, older) in
+            [(made - 1, true), (made, false), (made + 1, false), (made - 86_400_000, true)]
+        {
+            assert_eq!(is_older(Millis::new(created), &id), older, "{created}");
+        }
+        for id in ["msg_mine", "mine", "msg_123456789abg"] {
+            assert!(!is_older(Millis::new(made), &id.into()), "{id}");
         }
     }
 }
