@@ -6,7 +6,7 @@ use serde::{
 };
 use serde_json::{Value, value::RawValue};
 
-use super::{Extra, Part, PartBody, extra::wire_struct};
+use super::{Extra, Part, extra::wire_struct};
 use crate::{
     agent::ModelRef,
     conversation::TokenUsage,
@@ -254,8 +254,8 @@ impl Message {
         let mut texts = Vec::new();
         for part in &self.parts {
             match &part.body {
-                PartBody::Text(part) if part.synthetic != Some(true) => texts.push(part.text.as_str()),
-                PartBody::Compaction(_) => return None,
+                super::PartBody::Text(part) if part.synthetic != Some(true) => texts.push(part.text.as_str()),
+                super::PartBody::Compaction(_) => return None,
                 _ => {}
             }
         }

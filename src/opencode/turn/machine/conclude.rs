@@ -215,8 +215,9 @@ impl Turn {
         let n_status_changes = self.statuses.n_changes();
         let Stage::Waiting(Waiting { candidate: Some(candidate), .. }) = &mut self.stage else { return };
         let Some(due) = candidate.due.as_ref().filter(|due| read.scope.covers(due.scope)) else { return };
-        if self.facts.descendant_open && candidate.is_at_rest() && !read.scope.tree {
-            // The read has shown a descendant of which nothing is known yet.
+        let is_tree_unknown = self.facts.descendant_open || self.reads.wants_tree();
+        if is_tree_unknown && candidate.is_at_rest() && !read.scope.tree {
+            // The read has shown a descendant, or what a call says is one, of which nothing is known yet.
             self.reads.want(due.scope.with_tree(true));
         } else if candidate.conclusion == Conclusion::DescendantRuns
             && read.mark.n_status_changes != n_status_changes

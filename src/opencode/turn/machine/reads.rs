@@ -43,6 +43,11 @@ impl Reads {
         self.wanted = self.wanted.union(scope);
     }
 
+    /// Whether the descendants are to be read.
+    pub(super) fn wants_tree(&self) -> bool {
+        self.wanted.tree
+    }
+
     /// The stream has been silent: one request looks at the messages or at the status, in turns.
     pub(super) fn want_for_silence(&mut self) {
         self.n_silence_polls += 1;
