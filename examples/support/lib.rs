@@ -1,13 +1,18 @@
 //! What the examples share: where they run, how they fail, and how they print.
 
-#![cfg(feature = "fake")]
-
+#[cfg(feature = "fake")]
 pub mod backend;
+#[cfg(feature = "fake")]
 pub mod demo;
+#[cfg(feature = "fake")]
 pub mod failure;
+#[cfg(feature = "fake")]
 pub mod flags;
+#[cfg(feature = "fake")]
 pub mod interrupt;
+#[cfg(feature = "fake")]
 pub mod json;
+#[cfg(feature = "fake")]
 pub mod logging;
 pub mod output;
 pub mod style;
