@@ -21,8 +21,8 @@ const MAX_PAGE: usize = 100;
 /// How far back to read.
 #[derive(Debug, Clone)]
 pub(super) enum Back {
-    /// To this message, and on to the one up to which the session was known before, since others may have used it meanwhile; to its
-    /// beginning if nothing was.
+    /// To this message, and on to the one up to which the session was known before, since others may have used it meanwhile. Where
+    /// nothing was known, only loading the session reads what was before the prompt: it may be long.
     To(MessageId, Option<MessageId>),
     /// To the newest prompt.
     ToPrompt,
@@ -99,7 +99,8 @@ impl SessionReader {
     /// see `SessionTree::turn`.
     fn leads_back(&self, page: &[Message]) -> bool {
         match &self.back {
-            Back::To(_, known) => page.iter().any(|message| Some(message.info.id()) == known.as_ref()),
+            Back::To(_, Some(known)) => page.iter().any(|message| message.info.id() == known),
+            Back::To(_, None) => true,
             Back::ToPrompt => true,
         }
     }

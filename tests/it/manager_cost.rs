@@ -66,6 +66,21 @@ async fn the_first_turn_of_a_session_costs_little_more() {
 }
 
 #[tokio::test]
+async fn a_first_turn_does_not_read_what_others_did_before_it() {
+    let stage = Stage::new().await;
+    let other = ConversationManager::builder(client(&stage.fake)).build();
+    other.adopt_session("theirs", &stage.session).await.unwrap();
+    for n in 0..50 {
+        let prompt = PromptInput::new(stage.session.clone(), texts(&n.to_string()).prompt("go"));
+        super::support::soon(other.prompt(prompt).into_future()).await.unwrap();
+    }
+    let before = stage.requests(Route::ListMessages);
+    let result = stage.ask(&texts("mine")).await.unwrap();
+    assert_eq!(result.answer().as_deref(), Some("mine"));
+    assert_eq!(stage.requests(Route::ListMessages) - before, 1);
+}
+
+#[tokio::test]
 async fn a_release_without_message_events_costs_a_bounded_number_of_requests() {
     for flavour in [Flavour::V1_15_0, Flavour::V1_1] {
         let fake = FakeOpenCode::start_with(quick().flavour(flavour)).await.unwrap();
