@@ -105,7 +105,7 @@ impl Turn {
             self.statuses.root_says(activity);
             self.since_submission.stopped |= activity == Activity::Idle;
             self.root_acts(now);
-        } else if tree.is_confirmed(session) {
+        } else if tree.contains(session) {
             self.statuses.descendant_says(session, activity);
         }
     }

@@ -45,7 +45,7 @@ impl Activity {
 #[derive(Debug)]
 pub(super) struct Statuses {
     root: Activity,
-    /// The descendants that are not idle.
+    /// The descendants that are not idle. One that is not confirmed yet says so only once, but counts for nothing.
     descendants: BTreeMap<SessionId, Activity>,
     n_changes: u64,
 }
@@ -81,15 +81,14 @@ impl Statuses {
     /// Takes the word of sessions that are not in the tree any more for nothing.
     pub(super) fn forget_deleted(&mut self, tree: &SessionTree) {
         let n_before = self.descendants.len();
-        self.descendants.retain(|session, _| tree.is_confirmed(session));
+        self.descendants.retain(|session, _| tree.contains(session));
         self.n_changes += u64::from(self.descendants.len() != n_before);
     }
 
     /// Takes in what was read of all of them at one moment.
     pub(super) fn replace(&mut self, tree: &SessionTree, read: &StatusMap) {
         self.root = read.get(tree.root()).into();
-        let descendants = tree.confirmed().filter(|session| *session != tree.root());
-        let descendants = descendants.map(|child| (child.clone(), Activity::from(read.get(child))));
+        let descendants = tree.children().map(|child| (child.clone(), Activity::from(read.get(child))));
         self.descendants = descendants.filter(|(_, activity)| *activity != Activity::Idle).collect();
     }
 
@@ -100,7 +99,8 @@ impl Statuses {
 
     /// Whether a descendant works. Where its status does not tell, its messages do.
     pub(super) fn is_descendant_running(&self, tree: &SessionTree) -> bool {
-        self.descendants.iter().any(|(session, activity)| match activity {
+        let mut confirmed = self.descendants.iter().filter(|(session, _)| tree.is_confirmed(session));
+        confirmed.any(|(session, activity)| match activity {
             Activity::Busy | Activity::Retry => true,
             Activity::Unrecognised => tree.has_incomplete_step(session),
             Activity::Idle => false,
