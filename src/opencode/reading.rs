@@ -100,8 +100,7 @@ impl SessionReader {
     fn leads_back(&self, page: &[Message]) -> bool {
         match &self.back {
             Back::To(_, Some(known)) => page.iter().any(|message| message.info.id() == known),
-            Back::To(_, None) => true,
-            Back::ToPrompt => true,
+            Back::To(_, None) | Back::ToPrompt => true,
         }
     }
 
