@@ -58,7 +58,7 @@ pub async fn run<S: StoreUnderTest>(fresh: impl Fn() -> S) {
 }
 
 fn session(id: &str, task: Option<&str>) -> ConversationSessionMeta {
-    let directory = Directory::new(format!("/work/{id}")).unwrap();
+    let directory = Directory::new(format!("/srv/{id}")).unwrap();
     let described =
         SessionDescription::new(id.into(), directory, format!("Title of {id} ü"), Millis::new(1).into());
     let mut meta = ConversationSessionMeta::from(described);
