@@ -154,6 +154,8 @@ string_id! {
     AgentId;
     /// A thread of a conversation: `main`, or the [`ToolUseId`] of the subagent whose thread it is.
     ConversationId;
+    /// A profile of the embedding service, by which an agent is set up.
+    AgentProfileReference;
 }
 
 impl ConversationId {

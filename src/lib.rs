@@ -49,8 +49,8 @@ pub use conversation::{
 pub use directory::Directory;
 pub use error::{Error, InvalidInput};
 pub use ids::{
-    AgentId, BlockId, CallId, ConversationId, MessageId, PartId, ProjectId, RequestId, SessionId, TaskId,
-    ToolUseId,
+    AgentId, AgentProfileReference, BlockId, CallId, ConversationId, MessageId, PartId, ProjectId, RequestId,
+    SessionId, TaskId, ToolUseId,
 };
 #[cfg(feature = "client")]
 pub use manager::{
@@ -73,7 +73,10 @@ pub use opencode::server::{
 pub use opencode::wire;
 #[cfg(feature = "client")]
 pub use opencode::{OpenCode, resolve_prompt_model};
-pub use session::{ConversationSessionMeta, StreamEvent, StreamUsage, reduce_to_stream};
+pub use session::{
+    AgentProfile, ConversationSessionMeta, RuntimeSessionData, SavedSessionData, SavedSubagent,
+    SessionListData, SessionStatus, StreamEvent, StreamUsage, WorkspaceFile, reduce_to_stream,
+};
 pub use store::{MemoryStore, Store, StoreError, StoreErrorKind, TaskClaim, TurnRecord};
 pub use time::{InvalidTimestamp, Millis, Timestamp};
 pub use transcript::{

@@ -14,17 +14,28 @@ use crate::{
     claude::SubagentFile,
     conversation::{ConvertOptions, SessionConversationState},
     ids::SessionId,
-    json::DecodeError,
+    json::{
+        DecodeError,
+        decode::{JsonPath, decode},
+    },
 };
 
-/// Which agent's format a transcript has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Which agent's format a transcript has. In JSON it is a word, as it stands at each of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Architecture {
-    /// `OpenCode`: message lists, exports, exports with children, and event logs; see [`parse_opencode`].
+    /// `opencode`: message lists, exports, exports with children, and event logs; see [`parse_opencode`].
+    #[serde(rename = "opencode")]
     OpenCode,
-    /// Claude Code: a session's JSONL file; see [`parse_claude`].
+    /// `claude-agent-sdk`: Claude Code, a session's JSONL file; see [`parse_claude`].
+    #[serde(rename = "claude-agent-sdk")]
     ClaudeCode,
+    /// `conversation`: the JSON of a [`SessionConversationState`], for agents that write nothing of their own.
+    #[serde(rename = "conversation")]
+    Conversation,
+    /// Any other word. What such an agent wrote can be kept and not be loaded.
+    #[serde(untagged)]
+    Other(String),
 }
 
 /// A transcript, loaded.
@@ -136,6 +147,8 @@ impl CombinedTranscript {
                 let files: Vec<_> = self.subagents.iter().map(CombinedSubagent::file).collect();
                 parse_claude(self.main.as_bytes(), &files, ConvertOptions::default(), |_| {})
             }
+            Architecture::Conversation => parse_conversation(&self.main),
+            Architecture::Other(name) => Err(TranscriptError::UnknownArchitecture(name)),
         }
     }
 }
@@ -173,6 +186,9 @@ pub enum TranscriptError {
     /// The session asked for is not in it.
     #[error("the transcript has no session {0}")]
     UnknownSession(SessionId),
+    /// The format is not one of those that are understood here.
+    #[error("the transcripts of {0} cannot be loaded")]
+    UnknownArchitecture(String),
 }
 
 /// Loads a transcript, or a [`CombinedTranscript`], with the architecture's default options.
@@ -198,5 +214,17 @@ pub fn parse_transcript(architecture: Architecture, text: &str) -> Result<Transc
     match architecture {
         Architecture::OpenCode => parse_opencode(&[text], &OpenCodeOptions::default()),
         Architecture::ClaudeCode => parse_claude(text.as_bytes(), &[], ConvertOptions::default(), |_| {}),
+        Architecture::Conversation => parse_conversation(text),
+        Architecture::Other(name) => Err(TranscriptError::UnknownArchitecture(name)),
     }
+}
+
+fn parse_conversation(text: &str) -> Result<Transcript, TranscriptError> {
+    let malformed = |source| TranscriptError::Malformed { document: 0, source };
+    let state = if text.trim().is_empty() {
+        SessionConversationState::new()
+    } else {
+        decode("conversation", JsonPath::Root, text).map_err(malformed)?
+    };
+    Ok(Transcript { state, root: None, malformed: Vec::new() })
 }

@@ -18,14 +18,16 @@ use rusqlite::{
 use crate::{
     options::SqliteOptions,
     owner::Owner,
+    saved::{self, Retention},
     schema::{self, APPLICATION_ID},
 };
 
 /// An open database, used by one thread.
 pub(crate) struct Database {
-    connection: Connection,
+    pub(crate) connection: Connection,
     owner: Owner,
     keep_finished: Duration,
+    pub(crate) keep_saved: Retention,
 }
 
 /// Why something was not done.
@@ -104,12 +106,14 @@ impl Database {
         schema::migrate(&transaction, version)?;
         let owner = Owner::new(path)?;
         owner.sweep()?;
-        prune(&transaction, options.keep_finished)?;
+        let (keep_finished, keep_saved) = (options.keep_finished, options.keep_saved);
+        prune(&transaction, keep_finished)?;
+        saved::prune(&transaction, keep_saved)?;
         transaction.commit()?;
-        Ok(Self { connection, owner, keep_finished: options.keep_finished })
+        Ok(Self { connection, owner, keep_finished, keep_saved })
     }
 
-    fn write<T>(
+    pub(crate) fn write<T>(
         &mut self,
         work: impl FnOnce(&Transaction<'_>, &Owner) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
@@ -246,7 +250,7 @@ impl Database {
     }
 
     pub(crate) fn claim_turns(&mut self) -> Result<Vec<TurnRecord>, Failure> {
-        let keep_finished = self.keep_finished;
+        let (keep_finished, keep_saved) = (self.keep_finished, self.keep_saved);
         self.write(|transaction, owner| {
             let mut statement = transaction.prepare_cached(
                 "SELECT record, phase, owner FROM turns WHERE is_open ORDER BY session, message",
@@ -277,6 +281,7 @@ impl Database {
                 claim.execute([owner.id(), prompt.session_id.as_str(), prompt.message_id.as_str()])?;
             }
             prune(transaction, keep_finished)?;
+            saved::prune(transaction, keep_saved)?;
             owner.sweep()?;
             Ok(claimed)
         })

@@ -3,6 +3,7 @@
 mod database;
 mod options;
 mod owner;
+mod saved;
 mod schema;
 
 pub use options::SqliteOptions;
@@ -15,8 +16,8 @@ use std::{
 };
 
 use opencode_conductor::{
-    BoxFuture, ConversationSessionMeta, MessageId, SessionId, Store, StoreError, StoreErrorKind, TaskClaim,
-    TaskId, TurnRecord,
+    BoxFuture, ConversationSessionMeta, MessageId, SavedSessionData, SessionId, SessionListData, Store,
+    StoreError, StoreErrorKind, TaskClaim, TaskId, TurnRecord,
 };
 use tokio::sync::oneshot;
 
@@ -167,6 +168,31 @@ impl Store for SqliteStore {
 
     fn claim_turns(&self) -> BoxFuture<'_, Result<Vec<TurnRecord>, StoreError>> {
         self.call("claiming the open turns".to_owned(), Database::claim_turns)
+    }
+
+    fn put_saved<'a>(&'a self, data: &'a SavedSessionData) -> BoxFuture<'a, Result<(), StoreError>> {
+        let data = data.clone();
+        let attempt = format!("saving session {}", data.listed.session_id);
+        self.call(attempt, move |database| database.put_saved(data))
+    }
+
+    fn saved<'a>(
+        &'a self,
+        session: &'a SessionId,
+    ) -> BoxFuture<'a, Result<Option<SavedSessionData>, StoreError>> {
+        let session = session.clone();
+        self.call(format!("reading saved session {session}"), move |database| database.saved(&session))
+    }
+
+    fn remove_saved<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<(), StoreError>> {
+        let session = session.clone();
+        self.call(format!("removing saved session {session}"), move |database| {
+            database.remove_saved(&session)
+        })
+    }
+
+    fn saved_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionListData>, StoreError>> {
+        self.call("listing the saved sessions".to_owned(), Database::saved_sessions)
     }
 
     fn release(&self) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -4,7 +4,7 @@ use std::{path::Path, time::Duration};
 
 use opencode_conductor::StoreError;
 
-use crate::SqliteStore;
+use crate::{SqliteStore, saved::Retention};
 
 /// Settings of a [`SqliteStore`].
 #[derive(Debug, Clone)]
@@ -13,14 +13,18 @@ pub struct SqliteOptions {
     pub(crate) busy_timeout: Duration,
     pub(crate) max_bytes: Option<u64>,
     pub(crate) keep_finished: Duration,
+    pub(crate) keep_saved: Retention,
 }
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 impl Default for SqliteOptions {
     fn default() -> Self {
         Self {
             busy_timeout: Duration::from_secs(5),
             max_bytes: None,
-            keep_finished: Duration::from_secs(30 * 24 * 3600),
+            keep_finished: 30 * DAY,
+            keep_saved: Retention { age: 90 * DAY, bytes: None },
         }
     }
 }
@@ -47,6 +51,20 @@ impl SqliteOptions {
     /// turns are claimed.
     pub fn keep_finished(mut self, age: Duration) -> Self {
         self.keep_finished = age;
+        self
+    }
+
+    /// Sets how long what is saved of a session is kept after it was saved last; default 90 days. Older data is removed when a store is
+    /// opened, and when open turns are claimed; never that of a session with an open turn.
+    pub fn keep_saved(mut self, age: Duration) -> Self {
+        self.keep_saved.age = age;
+        self
+    }
+
+    /// Limits what is saved of all sessions together; default no limit. What was saved longest ago is removed for what is saved now; never
+    /// that of a session with an open turn.
+    pub fn max_saved_bytes(mut self, bytes: u64) -> Self {
+        self.keep_saved.bytes = Some(bytes);
         self
     }
 

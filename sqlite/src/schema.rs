@@ -6,7 +6,9 @@ use rusqlite::Transaction;
 pub(crate) const APPLICATION_ID: i64 = 0x6f43_7453;
 
 /// One step per version. A step that was published is never changed.
-const STEPS: &[&str] = &["
+const STEPS: &[&str] = &[TURNS, SAVED];
+
+const TURNS: &str = "
     CREATE TABLE tasks (
         task TEXT PRIMARY KEY,
         session TEXT,
@@ -33,7 +35,28 @@ const STEPS: &[&str] = &["
     ) STRICT;
     CREATE UNIQUE INDEX one_open_turn ON turns (session) WHERE is_open;
     CREATE INDEX finished_turns ON turns (changed_at) WHERE NOT is_open;
-"];
+";
+
+const SAVED: &str = "
+    CREATE TABLE saved (
+        session TEXT PRIMARY KEY,
+        listed TEXT NOT NULL,
+        rest TEXT NOT NULL,
+        last_activity INTEGER,
+        bytes INTEGER NOT NULL,
+        saved_at INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
+    ) STRICT;
+    CREATE INDEX saved_by_activity ON saved (last_activity DESC, session);
+    CREATE INDEX saved_by_age ON saved (saved_at DESC, session, bytes);
+
+    CREATE TABLE pieces (
+        session TEXT NOT NULL,
+        document INTEGER NOT NULL,
+        piece INTEGER NOT NULL,
+        body BLOB NOT NULL,
+        PRIMARY KEY (session, document, piece)
+    ) STRICT;
+";
 
 /// The version that this program writes.
 #[expect(clippy::cast_possible_truncation, reason = "there are few versions")]

@@ -5,7 +5,8 @@
 use std::{fs, path::Path, time::Duration};
 
 use opencode_conductor::{
-    BoxFuture, Directory, Millis, Phase, PreparedPrompt, Store, StoreErrorKind, TurnRecord,
+    Architecture, BoxFuture, CombinedTranscript, Directory, Millis, Phase, PreparedPrompt, SavedSessionData,
+    SessionListData, Store, StoreErrorKind, TurnRecord,
     test_util::store_suite::{self, StoreUnderTest},
 };
 use opencode_conductor_sqlite::{SqliteOptions, SqliteStore};
@@ -59,7 +60,7 @@ async fn a_database_that_cannot_be_used_says_why_and_stays_as_it_is() {
     newer.pragma_update(None, "user_version", 999).unwrap();
     drop(newer);
     let kind = kind_of_opening(&at("newer")).await;
-    assert!(matches!(kind, StoreErrorKind::Newer { found: 999, supported: 1, .. }), "{kind:?}");
+    assert!(matches!(kind, StoreErrorKind::Newer { found: 999, supported: 2, .. }), "{kind:?}");
     let untouched = Connection::open(at("newer")).unwrap();
     let version: i64 = untouched.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
     assert_eq!(version, 999);
@@ -177,6 +178,91 @@ async fn turns_that_have_been_over_for_long_are_removed() {
     let store = SqliteOptions::new().keep_finished(Duration::from_secs(1000)).open(&path).await.unwrap();
     assert_eq!(store.claim_turn(&"ses_1".into(), &"msg_over".into()).await.unwrap(), None);
     assert_eq!(store.claim_turns().await.unwrap(), [open], "what is open stays, however old");
+}
+
+fn saved(session: &str, n_bytes: usize) -> SavedSessionData {
+    let mut data = SavedSessionData::new(SessionListData::new(session.into(), Architecture::OpenCode));
+    data.refresh(CombinedTranscript::new("x".repeat(n_bytes)));
+    data
+}
+
+async fn ids(store: &SqliteStore) -> Vec<String> {
+    store.saved_sessions().await.unwrap().iter().map(|session| session.session_id.to_string()).collect()
+}
+
+#[tokio::test]
+async fn what_was_saved_long_ago_is_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("db");
+    let store = SqliteStore::open(&path).await.unwrap();
+    for session in ["ses_new", "ses_old", "ses_works"] {
+        store.put_saved(&saved(session, 200_000)).await.unwrap();
+    }
+    store.put_turn(&turn("ses_works", "msg", String::new())).await.unwrap();
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch("UPDATE saved SET saved_at = saved_at - 100000000 WHERE session != 'ses_new'").unwrap();
+    store.claim_turns().await.unwrap();
+    assert_eq!(ids(&store).await.len(), 3, "they are young enough");
+    drop(store);
+    let store = SqliteOptions::new().keep_saved(Duration::from_secs(1000)).open(&path).await.unwrap();
+    assert_eq!(ids(&store).await, ["ses_new", "ses_works"], "what works stays, however old");
+    let n_pieces: i64 =
+        old.query_row("SELECT count(DISTINCT session) FROM pieces", [], |row| row.get(0)).unwrap();
+    assert_eq!(n_pieces, 2, "its pieces are gone, too");
+}
+
+#[tokio::test]
+async fn what_is_too_much_is_removed_oldest_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("db");
+    let store = SqliteOptions::new().max_saved_bytes(350_000).open(&path).await.unwrap();
+    let clock = Connection::open(&path).unwrap();
+    // Each is older than the one after it.
+    let age = || clock.execute_batch("UPDATE saved SET saved_at = saved_at - 1000").unwrap();
+    store.put_turn(&turn("ses_0", "msg", String::new())).await.unwrap();
+    for n in 0..5 {
+        age();
+        store.put_saved(&saved(&format!("ses_{n}"), 100_000)).await.unwrap();
+    }
+    assert_eq!(ids(&store).await, ["ses_0", "ses_2", "ses_3", "ses_4"], "the first one works");
+    age();
+    store.put_saved(&saved("ses_large", 1_000_000)).await.unwrap();
+    assert_eq!(ids(&store).await, ["ses_0", "ses_large"], "the newest stays, however large");
+}
+
+#[tokio::test]
+async fn only_what_is_new_of_a_transcript_is_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("db");
+    let store = SqliteStore::open(&path).await.unwrap();
+    let wal = || fs::metadata(directory.path().join("db-wal")).unwrap().len();
+    let mut data = saved("ses_1", 3_000_000);
+    store.put_saved(&data).await.unwrap();
+    let connection = Connection::open(&path).unwrap();
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    data.raw_transcript.as_mut().unwrap().push_str("one more message");
+    store.put_saved(&data).await.unwrap();
+    assert!(wal() < 300_000, "{} bytes were written", wal());
+    assert_eq!(store.saved(&"ses_1".into()).await.unwrap(), Some(data));
+}
+
+#[tokio::test]
+async fn a_database_of_the_first_version_is_migrated() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("db");
+    let store = SqliteStore::open(&path).await.unwrap();
+    let record = turn("ses_1", "msg_1", "to the byte".to_owned());
+    store.put_turn(&record).await.unwrap();
+    drop(store);
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch("DROP TABLE saved; DROP TABLE pieces; PRAGMA user_version = 1").unwrap();
+    drop(old);
+    // Both at once: one of them migrates.
+    let (one, other) = tokio::join!(SqliteStore::open(&path), SqliteStore::open(&path));
+    let (one, other) = (one.unwrap(), other.unwrap());
+    assert_eq!(one.claim_turns().await.unwrap(), [record], "what was there is kept");
+    one.put_saved(&saved("ses_1", 10)).await.unwrap();
+    assert_eq!(ids(&other).await, ["ses_1"]);
 }
 
 #[tokio::test]

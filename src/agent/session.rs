@@ -15,6 +15,7 @@ use crate::{
     error::InvalidInput,
     ids::{MessageId, ProjectId, RequestId, SessionId, TaskId},
     time::Timestamp,
+    transcript::{Architecture, CombinedTranscript},
 };
 
 /// A future behind a pointer, so that the traits here can be used as objects.
@@ -27,6 +28,11 @@ pub trait Agent: Any + Send + Sync {
 
     /// What it can promise.
     fn capabilities(&self) -> Capabilities;
+
+    /// The format of its sessions' [transcripts](OpenSession::transcript). Default: that of an agent that writes none.
+    fn architecture(&self) -> Architecture {
+        Architecture::Conversation
+    }
 
     /// Checks the form of a session's id before anything is sent.
     ///
@@ -215,6 +221,13 @@ pub trait OpenSession: Any + Send + Sync {
 
     /// Reads the whole conversation and emits what is not known of it.
     fn load(&self) -> BoxFuture<'_, Result<(), AgentError>>;
+
+    /// The transcripts of the session and its subagents as they are now, in the agent's own format; what [`Agent::architecture`] says
+    /// loads them. Asked for again and again while the session works, so that it should not ask the agent for what is known.
+    /// Default: the agent has no format of its own, and the conversation is written.
+    fn transcript(&self) -> BoxFuture<'_, Result<Option<CombinedTranscript>, AgentError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 }
 
 /// Why a session was not free for a prompt.

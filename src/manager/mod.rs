@@ -448,7 +448,7 @@ impl ConversationManager {
         Ok(session.agent.abort().await)
     }
 
-    /// Deletes a session for good and forgets it.
+    /// Deletes a session for good, with what was saved of it, and forgets it.
     ///
     /// # Errors
     /// If the agent cannot be asked; a session that it does not have is deleted already.
@@ -467,10 +467,15 @@ impl ConversationManager {
         let deleted = self.inner.agent.delete(session, directory.as_ref()).await;
         deleted.map_err(|source| agent_error("deleting", session, source))?;
         self.forget(session);
+        if let Some(recording) = self.inner.options.recording()
+            && let Err(error) = recording.wait(recording.store.remove_saved(session)).await
+        {
+            warn!(%session, %error, "what was saved of a deleted session is still there");
+        }
         Ok(())
     }
 
-    /// Forgets a session, which stays with the agent. A prompt in flight goes on.
+    /// Forgets a session, which stays with the agent; what was saved of it stays, too. A prompt in flight goes on.
     ///
     /// # Examples
     /// ```no_run

@@ -22,6 +22,7 @@ use crate::{
     directory::Directory,
     error::InvalidInput,
     ids::SessionId,
+    transcript::Architecture,
 };
 
 /// How often the making of a session is tried.
@@ -110,6 +111,10 @@ impl Agent for OpenCode {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities::all()
+    }
+
+    fn architecture(&self) -> Architecture {
+        Architecture::OpenCode
     }
 
     fn check_session_id(&self, session: &SessionId) -> Result<(), InvalidInput> {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashSet,
+    error::Error,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -14,18 +15,20 @@ use super::{
     mint,
     mirror::{Observed, SessionTree, Snapshot},
     outcome,
+    transcript::Documents,
     turn::machine::{self, Ended as TurnEnded},
     wire::{self, Message, MessageInfo, PromptRequest},
 };
 use crate::{
     agent::{
-        AbortReport, AgentError, BoxFuture, Completion, ConversationSink, Delivery, Ended, Execution,
-        Failure, IdleOutcome, ModelRef, NativeMessages, OpenSession, Phase, PreparedPrompt, PromptPart,
-        PromptSpec, Stop, StopRequest, TimeoutAction, TurnHost, Unprepared, WaitOptions,
+        AbortReport, AgentError, AgentErrorKind, BoxFuture, Completion, ConversationSink, Delivery, Ended,
+        Execution, Failure, IdleOutcome, ModelRef, NativeMessages, OpenSession, Phase, PreparedPrompt,
+        PromptPart, PromptSpec, Stop, StopRequest, TimeoutAction, TurnHost, Unprepared, WaitOptions,
     },
     conversation::ConvertOptions,
     directory::Directory,
     ids::{MessageId, SessionId},
+    transcript::CombinedTranscript,
 };
 
 /// A session on an `OpenCode` server.
@@ -41,11 +44,14 @@ pub(super) struct OpenCodeSession {
 
 /// The part of a session that changes.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub(super) struct Live {
     pub(super) tree: SessionTree,
     /// The model and the agent of the last step.
     model: Option<ModelRef>,
     agent: Option<String>,
+    /// Everything that was said before is in the tree.
+    is_whole: bool,
     /// The session is known to be at rest, so that a prompt may be sent without looking.
     is_at_rest: bool,
     /// The last that was done with it was to abort it, and the server has confirmed that.
@@ -67,7 +73,11 @@ impl OpenCodeSession {
         sink: Arc<dyn ConversationSink>,
     ) -> Self {
         let session = Self::found(shared, id, directory, convert, sink);
-        session.live().is_at_rest = true;
+        {
+            let mut live = session.live();
+            live.is_whole = true;
+            live.is_at_rest = true;
+        }
         session
     }
 
@@ -83,6 +93,7 @@ impl OpenCodeSession {
             tree: SessionTree::new(id.clone(), convert),
             model: None,
             agent: None,
+            is_whole: false,
             is_at_rest: false,
             was_aborted: false,
             known_to: None,
@@ -157,7 +168,7 @@ impl OpenCodeSession {
         // After the wait, so that its id is younger than everything in the session.
         let request = self.request(spec, model);
         let body = serde_json::to_string(&request).map_err(|error| {
-            let cause = AgentError::new(crate::agent::AgentErrorKind::Failed, Delivery::NotSent, error);
+            let cause = AgentError::new(AgentErrorKind::Failed, Delivery::NotSent, error);
             Unprepared::new(Ended::NotDelivered, Some(cause))
         })?;
         Ok(PreparedPrompt::new(self.id.clone(), request.message_id, spec.text(), mint::now().into(), body))
@@ -317,6 +328,7 @@ impl OpenCodeSession {
                 own.filter(|child| live.tree.parent(child) == Some(&id) && seen.insert(child.clone())),
             );
         }
+        self.live().is_whole = true;
         Ok(())
     }
 }
@@ -358,6 +370,20 @@ impl OpenSession for OpenCodeSession {
 
     fn load(&self) -> BoxFuture<'_, Result<(), AgentError>> {
         Box::pin(async move { Ok(self.load().await?) })
+    }
+
+    fn transcript(&self) -> BoxFuture<'_, Result<Option<CombinedTranscript>, AgentError>> {
+        Box::pin(async move {
+            if !self.live().is_whole {
+                self.load().await?;
+            }
+            let documents = Documents::of(&self.live().tree);
+            // A long conversation takes milliseconds, in which others want to go on.
+            let written = tokio::task::spawn_blocking(move || documents.write()).await;
+            let written = written.map_err(Box::<dyn Error + Send + Sync>::from).and_then(|text| Ok(text?));
+            let failed = |error| AgentError::new(AgentErrorKind::Failed, Delivery::NotSent, error);
+            Ok(Some(written.map_err(failed)?))
+        })
     }
 }
 

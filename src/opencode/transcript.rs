@@ -1,8 +1,11 @@
 //! `OpenCode`'s transcripts.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
-use serde::{Deserialize, de::IgnoredAny};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
 
 use crate::{
     conversation::{ConversationEvent, ConvertOptions, SessionConversationState},
@@ -12,7 +15,7 @@ use crate::{
         wire::{EventPayload, Message, PartBody, ServerEvent, SessionExport, SessionInfo},
     },
     setters::setters,
-    transcript::{Malformed, Transcript, TranscriptError},
+    transcript::{CombinedTranscript, Malformed, Transcript, TranscriptError},
 };
 
 /// How a transcript is to be read.
@@ -87,6 +90,50 @@ pub fn parse_opencode_events(
     };
     let state = root.as_ref().map(|root| loaded.fold(root, options.convert, on_event)).unwrap_or_default();
     Ok(Transcript { state, root, malformed: loaded.malformed })
+}
+
+/// What is in a tree: the messages of the root, and the descriptions and messages of the sessions below it.
+#[derive(Debug)]
+pub(crate) struct Documents {
+    root: Vec<Arc<Message>>,
+    below: Vec<Document>,
+}
+
+#[derive(Debug, Serialize)]
+struct Document {
+    info: SessionInfo,
+    messages: Vec<Arc<Message>>,
+}
+
+impl Documents {
+    /// Takes out what is to be written. Cheap, since messages are shared.
+    pub(crate) fn of(tree: &SessionTree) -> Self {
+        let messages = |session: &SessionId| tree.messages(session).cloned().collect();
+        let below = tree.confirmed().filter(|session| *session != tree.root());
+        let below = below
+            .filter_map(|session| Some(Document { info: tree.info(session)?, messages: messages(session) }));
+        Self { root: messages(tree.root()), below: below.collect() }
+    }
+
+    /// Writes a message list of the root, and an export of each session below it.
+    pub(crate) fn write(&self) -> serde_json::Result<CombinedTranscript> {
+        let mut combined = CombinedTranscript::new(serde_json::to_string(&self.root)?);
+        for document in &self.below {
+            let text = serde_json::to_string(document)?;
+            combined = combined.with_subagent(document.info.id.as_str(), text, None);
+        }
+        Ok(combined)
+    }
+}
+
+impl SessionTree {
+    /// The messages of the root and of its confirmed descendants as documents, from which [`parse_opencode`] loads the same conversation.
+    ///
+    /// A document says nothing of what runs. What does when it is written is taken for at rest when it is loaded.
+    pub fn transcript(&self) -> CombinedTranscript {
+        // Writing plain data to a string cannot fail.
+        Documents::of(self).write().unwrap_or_default()
+    }
 }
 
 /// What the documents contain.

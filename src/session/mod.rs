@@ -1,7 +1,13 @@
 //! Sessions as programs around this crate see them.
 
+mod data;
 mod meta;
+mod profile;
 mod stream_view;
 
+pub use data::{
+    RuntimeSessionData, SavedSessionData, SavedSubagent, SessionListData, SessionStatus, WorkspaceFile,
+};
 pub use meta::ConversationSessionMeta;
+pub use profile::AgentProfile;
 pub use stream_view::{StreamEvent, StreamUsage, reduce_to_stream};

@@ -10,7 +10,7 @@ use super::{Store, StoreError, StoreErrorKind, TaskClaim, TurnRecord};
 use crate::{
     agent::BoxFuture,
     ids::{MessageId, SessionId, TaskId},
-    session::ConversationSessionMeta,
+    session::{ConversationSessionMeta, SavedSessionData, SessionListData},
 };
 
 /// Keeps everything in memory: for tests, and to see what would be kept.
@@ -26,6 +26,9 @@ struct Shared {
     tasks: BTreeMap<TaskId, Task>,
     sessions: BTreeMap<SessionId, ConversationSessionMeta>,
     turns: BTreeMap<(SessionId, MessageId), Turn>,
+    /// The prompt of each session whose turn is not over.
+    open: BTreeMap<SessionId, MessageId>,
+    saved: BTreeMap<SessionId, Arc<SavedSessionData>>,
 }
 
 #[derive(Debug)]
@@ -60,10 +63,11 @@ impl MemoryStore {
         Self { shared: Arc::clone(&self.shared), handle: Arc::default() }
     }
 
-    /// The records of turns that are not over, by session and message.
+    /// The records of turns that are not over, by session.
     pub fn open_turns(&self) -> Vec<TurnRecord> {
-        let open = |turn: &Turn| turn.record.is_open().then(|| turn.record.clone());
-        self.shared().turns.values().filter_map(open).collect()
+        let shared = self.shared();
+        let open = shared.open.iter().filter_map(|(session, message)| shared.turn(session, message));
+        open.map(|turn| turn.record.clone()).collect()
     }
 
     fn shared(&self) -> MutexGuard<'_, Shared> {
@@ -102,13 +106,16 @@ impl MemoryStore {
                 return Err(taken(attempt()));
             }
             turn.record.phase = turn.record.phase.max(record.phase);
+            if !turn.record.is_open() && shared.open.get(session) == Some(message) {
+                shared.open.remove(session);
+            }
             return Ok(());
         }
-        if record.is_open()
-            && let Some(open) = shared.open_turn(session)
-        {
-            let kind = StoreErrorKind::turn_open(open.record.prompt.message_id.clone());
-            return Err(StoreError::new(attempt(), kind));
+        if record.is_open() {
+            if let Some(open) = shared.open.get(session) {
+                return Err(StoreError::new(attempt(), StoreErrorKind::turn_open(open.clone())));
+            }
+            shared.open.insert(session.clone(), message.clone());
         }
         let turn = Turn { record: record.clone(), owner: self.own() };
         shared.turns.insert((session.clone(), message.clone()), turn);
@@ -128,20 +135,23 @@ impl MemoryStore {
     }
 
     fn claim_turns(&self) -> Vec<TurnRecord> {
-        let mut shared = self.shared();
-        let is_free = |turn: &&mut Turn| turn.record.is_open() && !turn.owner.is_another(&self.handle);
-        let free = shared.turns.values_mut().filter(is_free);
-        free.map(|turn| {
-            turn.owner = self.own();
-            turn.record.clone()
-        })
-        .collect()
+        let shared = &mut *self.shared();
+        let mut claimed = Vec::new();
+        for open in &shared.open {
+            let key = (open.0.clone(), open.1.clone());
+            if let Some(turn) = shared.turns.get_mut(&key).filter(|turn| !turn.owner.is_another(&self.handle))
+            {
+                turn.owner = self.own();
+                claimed.push(turn.record.clone());
+            }
+        }
+        claimed
     }
 }
 
 impl Shared {
-    fn open_turn(&self, session: &SessionId) -> Option<&Turn> {
-        self.turns.values().find(|turn| turn.record.is_open() && turn.record.prompt.session_id == *session)
+    fn turn(&self, session: &SessionId, message: &MessageId) -> Option<&Turn> {
+        self.turns.get(&(session.clone(), message.clone()))
     }
 
     fn put_session(&mut self, session: &ConversationSessionMeta) {
@@ -226,6 +236,31 @@ impl Store for MemoryStore {
 
     fn claim_turns(&self) -> BoxFuture<'_, Result<Vec<TurnRecord>, StoreError>> {
         Box::pin(ready(Ok(self.claim_turns())))
+    }
+
+    fn put_saved<'a>(&'a self, data: &'a SavedSessionData) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.shared().saved.insert(data.listed.session_id.clone(), Arc::new(data.clone()));
+        Box::pin(ready(Ok(())))
+    }
+
+    fn saved<'a>(
+        &'a self,
+        session: &'a SessionId,
+    ) -> BoxFuture<'a, Result<Option<SavedSessionData>, StoreError>> {
+        let saved = self.shared().saved.get(session).cloned();
+        Box::pin(ready(Ok(saved.map(Arc::unwrap_or_clone))))
+    }
+
+    fn remove_saved<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.shared().saved.remove(session);
+        Box::pin(ready(Ok(())))
+    }
+
+    fn saved_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionListData>, StoreError>> {
+        let mut listed: Vec<_> = self.shared().saved.values().map(|data| data.listed.clone()).collect();
+        // Stable, so that they stay in the order of their ids.
+        listed.sort_by_key(|session| std::cmp::Reverse(session.last_activity));
+        Box::pin(ready(Ok(listed)))
     }
 
     fn release(&self) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -4,6 +4,8 @@
 //! [`TurnRecord`] before every effect of a turn, and the next process goes on from there. Several processes may share what is stored.
 //! Each has a handle of its own, and a task or a turn belongs to one living handle at a time: the store says who may write, so that
 //! two processes never work on the same prompt. How it finds out that the owner of a handle has died is the store's own business.
+//!
+//! Beside that it keeps what is [saved](SavedSessionData) of sessions: their transcripts, which nothing depends on.
 
 mod error;
 mod memory;
@@ -21,7 +23,7 @@ use crate::{
     agent::{BoxFuture, Phase, PreparedPrompt},
     directory::Directory,
     ids::{MessageId, SessionId, TaskId},
-    session::ConversationSessionMeta,
+    session::{ConversationSessionMeta, SavedSessionData, SessionListData},
 };
 
 /// A prompt that was prepared, and how far it got: all that another process needs to go on with it.
@@ -103,7 +105,7 @@ pub trait Store: Send + Sync {
         session: &'a ConversationSessionMeta,
     ) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// Forgets a session, the task's claim to it, and its turns that are over.
+    /// Forgets a session, the task's claim to it, and its turns that are over. What was saved of it stays.
     fn remove_session<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<(), StoreError>>;
 
     /// All sessions, by id.
@@ -129,6 +131,21 @@ pub trait Store: Send + Sync {
 
     /// All open turns but those of other living handles, by session. They are this handle's from now on.
     fn claim_turns(&self) -> BoxFuture<'_, Result<Vec<TurnRecord>, StoreError>>;
+
+    /// Saves a session's data, in place of what was saved. Who saves is not checked: the last one wins.
+    fn put_saved<'a>(&'a self, data: &'a SavedSessionData) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// What was saved of a session; nothing if nothing was, or if it was pruned.
+    fn saved<'a>(
+        &'a self,
+        session: &'a SessionId,
+    ) -> BoxFuture<'a, Result<Option<SavedSessionData>, StoreError>>;
+
+    /// Removes what was saved of a session.
+    fn remove_saved<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// The sessions of which something is saved: those that changed last first, then by id.
+    fn saved_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionListData>, StoreError>>;
 
     /// Gives up everything that this handle has claimed, so that others need not wait for its end.
     fn release(&self) -> BoxFuture<'_, Result<(), StoreError>>;

@@ -3,14 +3,19 @@
 #![expect(clippy::unwrap_used, reason = "a store that fails should stop the suite")]
 
 use futures_util::future::join_all;
+use serde_json::json;
 
 use super::{Store, StoreErrorKind, TaskClaim, TurnRecord};
 use crate::{
     agent::{BoxFuture, Phase, PreparedPrompt, SessionDescription},
     directory::Directory,
     ids::{MessageId, SessionId, TaskId},
-    session::ConversationSessionMeta,
+    session::{
+        AgentProfile, ConversationSessionMeta, SavedSessionData, SessionListData, SessionStatus,
+        WorkspaceFile,
+    },
     time::Millis,
+    transcript::{Architecture, CombinedTranscript},
 };
 
 /// A store that the suite may fill. What it holds is empty at first.
@@ -55,6 +60,9 @@ pub async fn run<S: StoreUnderTest>(fresh: impl Fn() -> S) {
     an_open_turn_belongs_to_one_living_handle(&fresh()).await;
     what_is_released_cannot_be_written(&fresh()).await;
     two_handles_write_at_once(&fresh()).await;
+    what_is_saved_is_kept_to_the_byte(&fresh()).await;
+    what_is_saved_replaces_what_was(&fresh()).await;
+    saved_sessions_are_listed_by_their_last_change(&fresh()).await;
 }
 
 fn session(id: &str, task: Option<&str>) -> ConversationSessionMeta {
@@ -231,4 +239,90 @@ async fn two_handles_write_at_once(shared: &dyn StoreUnderTest) {
         let expected = owners.iter().filter(|owner| **owner == n).count();
         assert_eq!(handle.claim_turns().await.unwrap().len(), expected);
     }
+}
+
+fn saved(session: &str, main: &str) -> SavedSessionData {
+    let mut listed = SessionListData::new(session.into(), Architecture::OpenCode);
+    listed.agent_profile_reference = "code-assistant".into();
+    listed.created_at = Some(Millis::new(1));
+    let mut data = SavedSessionData::new(listed);
+    data.refresh(CombinedTranscript::new(main));
+    data
+}
+
+async fn what_is_saved_is_kept_to_the_byte(shared: &dyn StoreUnderTest) {
+    let store = shared.open().await;
+    let mut full = saved("ses_1", &"a long transcript \u{1F980}\0\n".repeat(40_000));
+    full.refresh(full.transcript().with_subagent("sub_1", "ü".repeat(100_000), Some("meta".into())));
+    let empty = CombinedTranscript::new("").with_subagent("sub_2", "", None);
+    full.subagents.extend({
+        let mut other = saved("ses_1", "");
+        other.refresh(empty);
+        other.subagents
+    });
+    full.subagents[1].raw_transcript = None;
+    full.listed.architecture = Architecture::Other("gemini-cli".to_owned());
+    full.listed.status = SessionStatus::Other("archived".to_owned());
+    full.workspace_files.push(WorkspaceFile::new("src/lib.rs", "fn main() {}\n"));
+    full.agent_profile = Some(AgentProfile::new("code-assistant").with_instructions("Be brief."));
+    full.extra.insert("custom".to_owned(), json!({"kept": [1, null]}));
+    let bare = SavedSessionData::new(SessionListData::new("ses_2".into(), Architecture::Conversation));
+    for data in [&full, &bare, &saved("ses_3", "")] {
+        store.put_saved(data).await.unwrap();
+    }
+    drop(store);
+    let other = shared.open().await;
+    for data in [full, bare, saved("ses_3", "")] {
+        let id = data.listed.session_id.clone();
+        assert_eq!(other.saved(&id).await.unwrap(), Some(data), "it outlives a handle");
+    }
+    assert_eq!(other.saved(&"ses_4".into()).await.unwrap(), None);
+}
+
+async fn what_is_saved_replaces_what_was(shared: &dyn StoreUnderTest) {
+    let (one, other) = (shared.open().await, shared.open().await);
+    let long = "0123456789".repeat(30_000);
+    let with_subagent = |main: &str| {
+        let mut data = saved("ses_1", main);
+        data.refresh(data.transcript().with_subagent("sub_1", main, None));
+        data
+    };
+    let grown = format!("{long}and more");
+    let changed = long.replacen('5', "five", 1);
+    // It grows, changes at its beginning, becomes shorter, and loses a subagent.
+    let versions = [
+        saved("ses_1", &long),
+        with_subagent(&grown),
+        with_subagent(&changed),
+        with_subagent("short"),
+        saved("ses_1", "short"),
+    ];
+    for data in versions {
+        one.put_saved(&data).await.unwrap();
+        assert_eq!(other.saved(&"ses_1".into()).await.unwrap(), Some(data));
+    }
+    one.put_session(&session("ses_1", None)).await.unwrap();
+    other.remove_session(&"ses_1".into()).await.unwrap();
+    assert!(one.saved(&"ses_1".into()).await.unwrap().is_some(), "what is forgotten stays saved");
+    other.remove_saved(&"ses_1".into()).await.unwrap();
+    other.remove_saved(&"ses_1".into()).await.unwrap();
+    assert_eq!(one.saved(&"ses_1".into()).await.unwrap(), None);
+    assert_eq!(one.saved_sessions().await.unwrap(), []);
+    let mut again = saved("ses_1", "");
+    again.refresh(CombinedTranscript::new("").with_subagent("sub_1", "", None));
+    one.put_saved(&again).await.unwrap();
+    assert_eq!(other.saved(&"ses_1".into()).await.unwrap(), Some(again), "nothing of the old is left");
+}
+
+async fn saved_sessions_are_listed_by_their_last_change(shared: &dyn StoreUnderTest) {
+    let (one, other) = (shared.open().await, shared.open().await);
+    let mut listed = Vec::new();
+    for (id, changed) in [("ses_b", Some(5)), ("ses_d", None), ("ses_c", Some(7)), ("ses_a", Some(5))] {
+        let mut data = saved(id, "a transcript");
+        data.listed.last_activity = changed.map(Millis::new);
+        one.put_saved(&data).await.unwrap();
+        listed.push(data.listed);
+    }
+    let [b, d, c, a] = listed.try_into().unwrap();
+    assert_eq!(other.saved_sessions().await.unwrap(), [c, a, b, d]);
 }

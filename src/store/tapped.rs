@@ -6,7 +6,7 @@ use super::{Store, StoreError, TaskClaim, TurnRecord};
 use crate::{
     agent::{BoxFuture, Phase},
     ids::{MessageId, SessionId, TaskId},
-    session::ConversationSessionMeta,
+    session::{ConversationSessionMeta, SavedSessionData, SessionListData},
 };
 
 /// A call of a store.
@@ -29,6 +29,14 @@ pub enum StoreCall {
     ClaimTurn,
     /// [`Store::claim_turns`]
     ClaimTurns,
+    /// [`Store::put_saved`]
+    PutSaved,
+    /// [`Store::saved`]
+    Saved,
+    /// [`Store::remove_saved`]
+    RemoveSaved,
+    /// [`Store::saved_sessions`]
+    SavedSessions,
     /// [`Store::release`]
     Release,
 }
@@ -122,6 +130,25 @@ impl Store for TappedStore {
 
     fn claim_turns(&self) -> BoxFuture<'_, Result<Vec<TurnRecord>, StoreError>> {
         self.tapped(StoreCall::ClaimTurns, |store| store.claim_turns())
+    }
+
+    fn put_saved<'a>(&'a self, data: &'a SavedSessionData) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.tapped(StoreCall::PutSaved, move |store| store.put_saved(data))
+    }
+
+    fn saved<'a>(
+        &'a self,
+        session: &'a SessionId,
+    ) -> BoxFuture<'a, Result<Option<SavedSessionData>, StoreError>> {
+        self.tapped(StoreCall::Saved, move |store| store.saved(session))
+    }
+
+    fn remove_saved<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.tapped(StoreCall::RemoveSaved, move |store| store.remove_saved(session))
+    }
+
+    fn saved_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionListData>, StoreError>> {
+        self.tapped(StoreCall::SavedSessions, |store| store.saved_sessions())
     }
 
     fn release(&self) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -3,7 +3,8 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use opencode_conductor::{
-    ConversationBlock, ConversationEvent, SessionConversationState, StreamEvent, reduce_to_stream,
+    ConversationBlock, ConversationEvent, RuntimeSessionData, SavedSessionData, SessionConversationState,
+    StreamEvent, reduce_to_stream,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -33,6 +34,8 @@ fn the_pages_examples_are_written_like_that() {
                 "block" => check::<ConversationBlock>(line),
                 "state" => check::<SessionConversationState>(line),
                 "stream" => check::<StreamEvent>(line),
+                "saved" => check::<SavedSessionData>(line),
+                "live" => check::<RuntimeSessionData>(line),
                 other => panic!("an example of {other}"),
             }
             n_examples += 1;

@@ -83,6 +83,7 @@ mod real_servers;
 mod server_fake;
 #[cfg(feature = "client")]
 mod server_real;
+mod session_data;
 mod stream_view;
 mod supply_chain;
 #[cfg(feature = "client")]

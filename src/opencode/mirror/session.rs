@@ -182,6 +182,17 @@ impl SessionLog {
         }
     }
 
+    /// What is known of it, as the server would say it.
+    pub(super) fn info(&self) -> SessionInfo {
+        let mut info =
+            SessionInfo { id: self.id.clone(), parent_id: self.parent.clone(), ..SessionInfo::default() };
+        if let Some(About { title, agent, created, updated }) = &self.about {
+            (info.title, info.agent) = (title.clone(), agent.clone());
+            (info.time.created, info.time.updated) = (*created, *updated);
+        }
+        info
+    }
+
     pub(super) fn see_status(&mut self, is_idle: bool, effects: &mut Effects) {
         self.idle = is_idle;
         self.rest_if_idle(effects);

@@ -288,6 +288,11 @@ impl SessionTree {
         self.sessions.get(session).map(|log| &log.conversation)
     }
 
+    /// What is known of a session, as the server would say it; nothing if it is not in the tree.
+    pub(crate) fn info(&self, session: &SessionId) -> Option<SessionInfo> {
+        self.sessions.get(session).map(SessionLog::info)
+    }
+
     /// A session's messages in order, each as it is now, with what was streamed.
     pub fn messages(&self, session: &SessionId) -> impl DoubleEndedIterator<Item = &Arc<Message>> {
         self.logs(session).filter_map(MessageLog::view)
