@@ -41,8 +41,11 @@ pub(crate) async fn play(strike: Arc<Strike>, case: String, phase: Phase) -> See
     let mut running = running.take().unwrap_or_else(|| rig.stage.start(&script(phase)));
     let updates = running.updates().unwrap();
     rig.let_go(phase);
-    if matches!(*strike, Strike::Outage) {
+    if matches!(*strike, Strike::Outage | Strike::SlowStart) {
         noticed(updates).await;
+        if matches!(*strike, Strike::SlowStart) {
+            rig.stage.fake.inject(Route::Any, Fault::Hang).times(3);
+        }
         rig.stage.fake.revive().await.unwrap();
     }
     let outcome = running.await;
@@ -51,6 +54,7 @@ pub(crate) async fn play(strike: Arc<Strike>, case: String, phase: Phase) -> See
     let struck = injection.is_none_or(|(injection, times)| injection.left() < times);
     assert!(struck, "{case}: the fault has struck");
     stage.fake.clear_faults();
+    stage.fake.restore_directory(WORKTREE);
     let is_gone = matches!(letter(&outcome), 'g' | 'G');
     if let Ok(result) = &outcome
         && !is_gone
@@ -58,7 +62,9 @@ pub(crate) async fn play(strike: Arc<Strike>, case: String, phase: Phase) -> See
         if result.completion == Completion::Settled {
             assert_eq!(result.answer().as_deref(), Some(ANSWER), "{case}");
         }
-        stage.check(&case, result);
+        if letter(&outcome) != 'D' {
+            stage.check(&case, result);
+        }
         stage.check_conversation(&case, &result.conversation);
     }
     if !is_gone {
@@ -164,7 +170,8 @@ impl Rig {
                 return Some((injection, *times));
             }
             Strike::Restart => fake.restart().await.unwrap(),
-            Strike::Outage => fake.kill().await.unwrap(),
+            Strike::Outage | Strike::SlowStart => fake.kill().await.unwrap(),
+            Strike::RunDies => fake.remove_directory(WORKTREE),
             Strike::Dispose => self.or_let_go(phase, fake.dispose(WORKTREE)).await,
             Strike::Abort => self.or_let_go(phase, async { self.other.abort(session).await.unwrap() }).await,
             Strike::Delete => {

@@ -34,13 +34,17 @@ pub(crate) enum Strike {
     RejectElsewhere,
     ClockAhead,
     ClockBehind,
+    /// The directory is not there, so that a run dies when its next step has begun.
+    RunDies,
+    /// The server is killed, and is back with its port open before it serves.
+    SlowStart,
 }
 
 /// The promises.
 pub(crate) fn rows() -> Vec<Row<Arc<Strike>>> {
     use Strike::{
         Abort, AllowElsewhere, ClockAhead, ClockBehind, CutStreams, Delete, Dispose, EndStreams, Outage,
-        Read, RejectElsewhere, Reply, Restart, SilenceStreams, Streams, Submission,
+        Read, RejectElsewhere, Reply, Restart, RunDies, SilenceStreams, SlowStart, Streams, Submission,
     };
     // More than any cell needs, and yet counted.
     let always = 1_000_000;
@@ -73,6 +77,7 @@ pub(crate) fn rows() -> Vec<Row<Arc<Strike>>> {
         row("stream cut after every 3 events", Streams(Fault::CutAfterEvents(3), always), anywhere),
         row("stream cut within an event", Streams(Fault::CutAfterBytes(700), 5), anywhere),
         row("stream silent after 4 events", Streams(Fault::SilenceAfterEvents(4), 2), anywhere),
+        row("stream stalls before a heartbeat", Streams(Fault::SilenceAfterEvents(1), 1), anywhere),
         row("streams refused from now on", Streams(Fault::Status(503), always), anywhere),
         row("streams hang", Streams(Fault::Hang, 2), anywhere),
         row("stream answered with a page", Streams(Fault::Html, 3), anywhere),
@@ -90,10 +95,14 @@ pub(crate) fn rows() -> Vec<Row<Arc<Strike>>> {
         row("reply dropped before effect", Reply(Fault::DropBeforeEffect, 1), reply),
         row("reply dropped after effect", Reply(Fault::DropAfterEffect, 1), reply),
         row("reply answered 503", Reply(Fault::Status(503), 2), reply),
+        row("reply answered 503 for long", Reply(Fault::Status(503), 6), reply),
         row("allowed by somebody else", AllowElsewhere, reply),
         row("rejected by somebody else", RejectElsewhere, ". . . . . . . R . ."),
         row("server killed, back at once", Restart, "S S S I I I I I I S"),
         row("server killed, back later", Outage, "S S S I I I I I I S"),
+        row("server killed, starts slowly", SlowStart, "S S S I I I I I I S"),
+        // The step that runs goes on; the next one dies.
+        row("run dies in a living server", RunDies, "D D D . . D D D . ."),
         row("instance disposed", Dispose, "S S S A A A A A F S"),
         row("aborted by somebody else", Abort, "S S S A A A A A F S"),
         row("session deleted", Delete, "g g g G G G G G G G"),

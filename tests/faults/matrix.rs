@@ -68,6 +68,7 @@ pub(crate) fn letter(outcome: &Result<PromptExecutionResult, PromptError>) -> ch
     match outcome {
         Ok(result) => match &result.completion {
             Completion::Settled => 'S',
+            Completion::Failed(failure) if failure.name == "UnknownError" => 'D',
             Completion::Failed(_) => 'F',
             Completion::Aborted => 'A',
             Completion::Rejected => 'R',
@@ -88,7 +89,7 @@ pub(crate) fn letter(outcome: &Result<PromptExecutionResult, PromptError>) -> ch
 }
 
 const LEGEND: &str = "\
-S settled · F the model failed, as scripted · A aborted · R rejected · I interrupted · T timed out · G session gone
+S settled · F the model failed, as scripted · D the run died in the server · A aborted · R rejected · I interrupted · T timed out · G session gone
 d not delivered · n not started · g session gone · a aborted before the model was called · t timed out before that";
 
 /// Something that goes wrong, and what is promised in each phase: a letter, several if either may be, or `.` where it cannot
@@ -129,7 +130,7 @@ struct Cell {
 
 impl Cell {
     fn is_lost(&self) -> bool {
-        matches!(&self.end, End::Seen(Seen { letter, runs: 0 }) if letter.is_uppercase())
+        matches!(&self.end, End::Seen(Seen { letter, runs: 0 }) if letter.is_uppercase() && *letter != 'D')
     }
 
     fn is_doubled(&self) -> bool {
