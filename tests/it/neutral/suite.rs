@@ -296,14 +296,14 @@ async fn a_shutdown_leaves_the_turn_resumable(world: impl World) {
     assert_eq!(world.runs(&session, &result.submission.message_id), 1);
 }
 
-/// A store that stops the process at a phase: before it is written, or after.
+/// A store that stops the process at a phase: before it is written, or after. Nothing is written from then on.
 fn stopping(memory: &MemoryStore, at: Phase, effect: Effect, reached: watch::Sender<bool>) -> TappedStore {
     TappedStore::new(Arc::new(memory.another_handle()), move |call, now| {
-        let stops = call == StoreCall::PutTurn(at) && now == effect;
-        let reached = reached.clone();
+        let is_there = call == StoreCall::PutTurn(at) && now == effect;
+        let stops = reached.send_if_modified(|reached| is_there && !std::mem::replace(reached, true))
+            || *reached.borrow();
         Box::pin(async move {
             if stops {
-                reached.send_replace(true);
                 std::future::pending::<()>().await;
             }
             Ok(())
