@@ -478,6 +478,49 @@ fn a_failed_task_that_lost_its_metadata_keeps_its_child() {
 }
 
 #[test]
+fn a_cancelled_task_that_names_no_child_is_given_the_one_with_its_prompt() {
+    let parent = completed(step(ROOT, "msg_1", 1));
+    let asking = |part: &str, status: &str, child: Option<&str>, prompt: &str| {
+        let mut part = task(&parent, part, status, child);
+        part["state"]["input"]["prompt"] = json!(prompt);
+        part
+    };
+    let calls = [asking("prt_1", "error", None, "one"), asking("prt_2", "error", None, "two")];
+    let children = [("ses_0", "three", "c"), ("ses_b", "two", "b"), ("ses_a", "one", "a")];
+    let show = |client: &mut Client| {
+        for (session, asked, said) in children {
+            client.child(session, ROOT);
+            let prompt = user(session, &format!("msg_{said}1"), 3);
+            let answer = completed(step(session, &format!("msg_{said}2"), 4));
+            let asked = part(&prompt, &format!("prt_{said}1"), json!({"type": "text", "text": asked}));
+            let said = ended(&answer, &format!("prt_{said}2"), said);
+            client.list(session, &[(&prompt, &[&asked]), (&answer, &[&said])], Snapshot::Complete);
+        }
+    };
+    let list = |client: &mut Client| {
+        client.list(ROOT, &[(&parent, &[&calls[0], &calls[1]])], Snapshot::Complete);
+    };
+    let [mut children_first, mut calls_first, mut watched] = [Client::new(), Client::new(), Client::new()];
+    show(&mut children_first);
+    list(&mut children_first);
+    list(&mut calls_first);
+    show(&mut calls_first);
+    // To one who watches, each call says which session it starts.
+    watched.message(&step(ROOT, "msg_1", 1));
+    watched.part(&asking("prt_1", "running", Some("ses_a"), "one"));
+    watched.part(&asking("prt_2", "running", Some("ses_b"), "two"));
+    show(&mut watched);
+    list(&mut watched);
+    for client in [&children_first, &calls_first] {
+        assert_eq!(client.state, watched.state);
+        assert_eq!(
+            ["prt_1", "prt_2", "ses_0"].map(|id| client.texts(id)),
+            [["one", "a"], ["two", "b"], ["three", "c"]]
+        );
+    }
+}
+
+#[test]
 fn of_several_calls_that_name_a_child_the_first_in_order_owns_it() {
     let mut client = Client::new();
     let (one, two) = (step(ROOT, "msg_1", 1), step(ROOT, "msg_2", 2));

@@ -8,7 +8,7 @@ use std::{
 use futures_util::future::join_all;
 use opencode_conductor::{
     Completion, ConversationManager, Delivery, PromptError, SessionError,
-    test_util::{FakeOpenCode, Fault, Moment, ProviderError, Route, Script, Step},
+    test_util::{FakeOpenCode, Fault, Flavour, Moment, ProviderError, Route, Script, Step},
 };
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -61,6 +61,27 @@ async fn an_abort_ends_the_turn_wherever_it_is() {
         stage.check_conversation(case, &next.conversation);
     }))
     .await;
+}
+
+/// The server forgets which session a cancelled call had started, and the client that watched it does not.
+#[tokio::test]
+async fn an_aborted_subagent_shows_as_after_a_load_also_where_its_call_does_not_name_it() {
+    let stage = Stage::of(quick().flavour(Flavour::V1_17)).await;
+    let children = ["one", "two"].map(|gate| task(&gated_text(gate, &format!("from {gate} and more"))));
+    let running = stage.start(&Script::new([with(Step::default(), |it| it.tools = children.to_vec())]));
+    soon(stage.fake.wait_at("one")).await;
+    soon(stage.fake.wait_at("two")).await;
+    assert!(soon(stage.manager.abort(&stage.session)).await.unwrap().confirmed);
+    let result = soon(running).await.unwrap();
+    assert_eq!(result.completion, Completion::Aborted);
+    let listed = stage.fake.messages(stage.session.as_str());
+    let parts = listed.iter().flat_map(|message| message["parts"].as_array().unwrap());
+    let calls: Vec<_> = parts.filter(|part| part["tool"] == "task").collect();
+    assert_eq!(calls.len(), 2);
+    assert!(calls.iter().all(|call| call["state"]["metadata"].is_null()), "{calls:#?}");
+    stage.check_conversation("after the abort", &result.conversation);
+    let agents: Vec<_> = result.conversation.subagents().filter_map(|it| it.agent_id.clone()).collect();
+    assert_eq!(agents.len(), 2);
 }
 
 #[tokio::test]

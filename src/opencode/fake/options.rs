@@ -13,6 +13,8 @@ pub enum Flavour {
     /// 1.18.33, the release every behaviour was measured on.
     #[default]
     V1_18,
+    /// 1.17.11, which leaves the session out of a task call that was cancelled.
+    V1_17,
     /// 1.15.0, whose `/event` carries no message, part or session events, only deltas, statuses and requests.
     V1_15_0,
     /// 1.1: deltas travel inside part updates, events have no ids, there are no heartbeats and no page cursors, and an
@@ -24,6 +26,7 @@ impl Flavour {
     pub(super) fn version(self) -> &'static str {
         match self {
             Self::V1_18 => "1.18.33",
+            Self::V1_17 => "1.17.11",
             Self::V1_15_0 => "1.15.0",
             Self::V1_1 => "1.1.65",
         }

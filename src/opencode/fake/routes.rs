@@ -281,7 +281,9 @@ impl Shared {
         if !self.world().sessions.contains_key(&session) {
             return match self.options.flavour {
                 Flavour::V1_1 => Ok(Answer::empty(204)),
-                Flavour::V1_15_0 | Flavour::V1_18 => Err(Answer::session_not_found(&session)),
+                Flavour::V1_15_0 | Flavour::V1_17 | Flavour::V1_18 => {
+                    Err(Answer::session_not_found(&session))
+                }
             };
         }
         let fate = match call.fault {

@@ -142,6 +142,8 @@ impl ToolCall {
     }
 }
 
+/// The error of a task call whose turn was aborted.
+pub(super) const TASK_CANCELLED: &str = "Task cancelled";
 const BACKGROUND_STARTED: &str = "The task runs in the background; its result will follow.";
 
 struct Subagent {
@@ -157,7 +159,7 @@ impl Subagent {
         let prompt = Box::pin(self.shared.prompt(&self.child, &self.body, Fate::Run));
         let result = tokio::select! {
             biased;
-            () = self.cancel.cancelled() => return Err("Task cancelled".to_owned()),
+            () = self.cancel.cancelled() => return Err(TASK_CANCELLED.to_owned()),
             result = prompt => result,
         };
         self.shared.world().jobs.remove(&self.child);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::{Shared, permissions::Refusal};
+use super::{Shared, options::Flavour, permissions::Refusal, subagent::TASK_CANCELLED};
 use crate::test_util::{ScriptedTool, ToolOutcome};
 
 /// The tools every session has.
@@ -277,6 +277,9 @@ impl ToolCall {
                 state["error"] = refusal.message.into();
                 if let Some(state) = state.as_object_mut() {
                     state.remove("title");
+                    if self.shared.options.flavour == Flavour::V1_17 && state["error"] == TASK_CANCELLED {
+                        state.remove("metadata");
+                    }
                 }
                 if refusal.ends_turn { ToolEnd::Refused } else { ToolEnd::Settled }
             }

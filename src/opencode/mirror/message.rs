@@ -9,6 +9,7 @@ use std::{
 use super::{
     Claim, Effects, Origin, Owner,
     emit::emit,
+    nameless::prompt_of_failed_task,
     progress::{child, is_older, progress_of_step, progress_of_tool, rank, shows_in_parts, text, text_mut},
 };
 use crate::{
@@ -241,6 +242,21 @@ impl MessageLog {
         true
     }
 
+    /// The call in `part`, which does not say so, started `child`.
+    pub(super) fn name_child(
+        &mut self,
+        part: &PartId,
+        child: &SessionId,
+        converter: Converter<'_>,
+        effects: &mut Effects,
+    ) {
+        let (Some(info), Some(log)) = (&self.info, self.parts.get_mut(part)) else { return };
+        if log.child.is_none() {
+            log.child = Some(child.clone());
+            log.show(info, converter, effects);
+        }
+    }
+
     /// Takes back everything that was shown of this message.
     pub(super) fn retract(mut self, effects: &mut Effects) {
         for log in std::mem::take(&mut self.parts).into_values() {
@@ -410,15 +426,16 @@ impl PartLog {
         let events = converter.part(info, &self.part, self.child.as_ref());
         emit(&mut self.shown, self.grown, events, effects);
         self.grown = false;
+        let PartBody::Tool(tool) = &self.part.body else { return };
+        let order = || BlockOrder::message(info.time().created, info.id().clone()).part(self.part.id.clone());
         if let Some(child) = &self.child {
-            let order =
-                BlockOrder::message(info.time().created, info.id().clone()).part(self.part.id.clone());
-            let is_background = matches!(&self.part.body, PartBody::Tool(tool) if tool.is_background_task());
             effects.claims.push(Claim {
                 child: child.clone(),
                 part: self.part.id.clone(),
-                owner: Some(Owner { order, is_background }),
+                owner: Some(Owner { order: order(), is_background: tool.is_background_task() }),
             });
+        } else if let Some(prompt) = prompt_of_failed_task(tool) {
+            effects.nameless.push((prompt.to_owned(), order()));
         }
     }
 

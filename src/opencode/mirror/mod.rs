@@ -9,6 +9,7 @@
 
 mod emit;
 mod message;
+mod nameless;
 mod progress;
 mod session;
 mod signature;
@@ -90,6 +91,8 @@ struct Effects {
     out: Observed,
     /// Task parts that named a child session, or no longer do.
     claims: Vec<Claim>,
+    /// Task calls that failed without naming their session: what they asked for, and their place.
+    nameless: Vec<(String, BlockOrder)>,
     /// Messages for which there was no room.
     n_dropped: u64,
 }

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Effects, Origin, Owner, Snapshot, emit::emit, message::MessageLog};
+use super::{Effects, Origin, Owner, Snapshot, emit::emit, message::MessageLog, nameless::NamelessCalls};
 use crate::{
     conversation::{
         BlockOrder, ConversationEvent, ConvertOptions, RunStatus, SubagentCompleted, SubagentSpawned,
@@ -41,6 +41,8 @@ pub(super) struct SessionLog {
     pub(super) conversation: ConversationId,
     /// The task parts of the parent that named this session.
     pub(super) owners: BTreeMap<PartId, Owner>,
+    /// Its task calls that failed and name no session.
+    pub(super) nameless: NamelessCalls,
     about: Option<About>,
     messages: IdMap<MessageId, MessageLog>,
     order: BTreeSet<(Millis, MessageId)>,
@@ -102,6 +104,7 @@ impl SessionLog {
             parent,
             conversation,
             owners: BTreeMap::new(),
+            nameless: NamelessCalls::default(),
             about: None,
             messages: IdMap::default(),
             order: BTreeSet::new(),
@@ -191,6 +194,35 @@ impl SessionLog {
             (info.time.created, info.time.updated) = (*created, *updated);
         }
         info
+    }
+
+    /// The text of the first prompt.
+    pub(super) fn first_prompt(&self) -> Option<&str> {
+        let prompt = self.messages().find(|log| log.step().is_none())?;
+        prompt.parts().find_map(|part| match &part.body {
+            PartBody::Text(text) => Some(text.text.as_str()),
+            _ => None,
+        })
+    }
+
+    /// When the session was made, as far as that is known.
+    pub(super) fn created(&self) -> Millis {
+        let about = self.about.as_ref().map(|about| about.created);
+        let created = about.filter(|created| *created != Millis::default());
+        created.or_else(|| Some(self.order.first()?.0)).unwrap_or_default()
+    }
+
+    /// The call at `call`, which does not say so, started `child`.
+    pub(super) fn name_child(
+        &mut self,
+        call: &BlockOrder,
+        child: &SessionId,
+        options: ConvertOptions,
+        effects: &mut Effects,
+    ) {
+        if let Some(log) = self.messages.get_mut(&call.message) {
+            log.name_child(&call.part, child, converter(&self.conversation, options, log), effects);
+        }
     }
 
     pub(super) fn see_status(&mut self, is_idle: bool, effects: &mut Effects) {
@@ -448,8 +480,7 @@ impl SessionLog {
         let title = about.map_or("", |about| about.title.as_str());
         // "Find the tests (@explore subagent)"
         let named = title.rsplit_once("(@").and_then(|(_, rest)| rest.strip_suffix(" subagent)"));
-        let created = about.map(|about| about.created).filter(|created| *created != Millis::default());
-        let created = created.or_else(|| Some(self.order.first()?.0)).unwrap_or_default();
+        let created = self.created();
         SubagentSpawned {
             conversation_id: parent.clone(),
             tool_use_id: ToolUseId::from(&self.id),

@@ -58,8 +58,8 @@ const MAX_DEPTH: usize = 64;
 #[derive(Debug)]
 pub struct SessionTree {
     root: SessionId,
-    options: ConvertOptions,
-    sessions: BTreeMap<SessionId, SessionLog>,
+    pub(super) options: ConvertOptions,
+    pub(super) sessions: BTreeMap<SessionId, SessionLog>,
     deleted: VecDeque<SessionId>,
     /// The sessions of which more is to be seen, and those with calls that may run: few of many.
     restless: BTreeSet<SessionId>,
@@ -368,7 +368,7 @@ impl SessionTree {
     fn step(&mut self, id: &SessionId, happen: impl FnOnce(&mut SessionLog, &mut Effects)) -> Observed {
         let mut effects = Effects::default();
         let Some(session) = self.sessions.get_mut(id) else { return effects.out };
-        let n_before = session.n_messages();
+        let (n_before, was_at_rest) = (session.n_messages(), session.is_at_rest());
         session.room = MAX_MESSAGES.saturating_sub(self.n_messages);
         happen(session, &mut effects);
         self.n_messages = self.n_messages + session.n_messages() - n_before;
@@ -379,11 +379,17 @@ impl SessionTree {
             effects.out.progress = false;
             effects.withhold_usage();
         }
+        let is_news = session.is_at_rest() && (!was_at_rest || !effects.nameless.is_empty());
+        for (prompt, call) in effects.nameless.drain(..) {
+            session.nameless.insert(prompt, call);
+        }
         if session.speaks_for_itself() {
             self.announce(id, &mut effects);
         }
-        for claim in std::mem::take(&mut effects.claims) {
-            self.claim(id, claim, &mut effects);
+        self.settle_claims(id, &mut effects);
+        if is_news {
+            self.match_child(id, &mut effects);
+            self.match_children(id, &mut effects);
         }
         effects.out
     }
@@ -410,6 +416,13 @@ impl SessionTree {
             parent.children.insert(child.clone());
         }
         effects.out.new_sessions.push(child.clone());
+    }
+
+    /// Carries out what the task parts of `session` said.
+    pub(super) fn settle_claims(&mut self, session: &SessionId, effects: &mut Effects) {
+        for claim in std::mem::take(&mut effects.claims) {
+            self.claim(session, claim, effects);
+        }
     }
 
     /// A task part of `session` names a child, or no longer does.
