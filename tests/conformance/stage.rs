@@ -13,6 +13,8 @@ use crate::{
 pub(crate) struct Stage<'a> {
     pub(crate) target: &'a mut Target,
     pub(crate) events: Events,
+    /// The directory that requests name.
+    directory: String,
     record: Record,
     counter: usize,
     /// Makes ids unique among the scenarios of one server.
@@ -21,11 +23,24 @@ pub(crate) struct Stage<'a> {
 
 impl<'a> Stage<'a> {
     pub(crate) async fn open(target: &'a mut Target, scenario: &str) -> Self {
-        let events = open_events(target, 0).await;
+        let directory = target.directory(0);
+        let events = open_events(target, &directory).await;
         let mut record = Record::new();
         record.replace(target.directory(1), "<dir2>");
         record.replace(target.directory(0), "<dir>");
-        Self { target, events, record, counter: 0, scenario: scenario.replace('_', "") }
+        Self { target, events, directory, record, counter: 0, scenario: scenario.replace('_', "") }
+    }
+
+    /// Goes on in another directory.
+    pub(crate) async fn enter(&mut self, directory: String) {
+        self.record.replace(directory.clone(), "<here>");
+        self.directory = directory;
+        self.listen_again().await;
+    }
+
+    /// Opens the event stream anew.
+    pub(crate) async fn listen_again(&mut self) {
+        self.events = open_events(self.target, &self.directory).await;
     }
 
     /// Notes something worth comparing.
@@ -76,12 +91,12 @@ impl<'a> Stage<'a> {
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
         let request = self.target.request(Method::GET, path);
-        send(request.query(&[("directory", self.target.directory(0))])).await
+        send(request.query(&[("directory", &self.directory)])).await
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
         let request = self.target.request(Method::POST, path);
-        send(request.query(&[("directory", self.target.directory(0))]).json(body)).await
+        send(request.query(&[("directory", &self.directory)]).json(body)).await
     }
 
     pub(crate) async fn session(&mut self) -> String {
@@ -192,9 +207,9 @@ impl<'a> Stage<'a> {
     }
 }
 
-pub(crate) async fn open_events(target: &Target, project: usize) -> Events {
+pub(crate) async fn open_events(target: &Target, directory: &str) -> Events {
     let request = target.request(Method::GET, "/event");
-    Events::open(request.query(&[("directory", target.directory(project))])).await
+    Events::open(request.query(&[("directory", directory)])).await
 }
 
 fn count(seen: &[Value], kind: &str, session: &str) -> usize {

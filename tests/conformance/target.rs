@@ -112,6 +112,18 @@ impl Target {
         }
     }
 
+    /// A directory that is not there.
+    pub(crate) fn missing_directory(&self) -> String {
+        match &self.server {
+            Server::Fake(fake) => {
+                let missing = format!("{}/missing", fake.directory());
+                fake.remove_directory(&missing);
+                missing
+            }
+            Server::Real(server, _) => server.project(0).join("missing").to_string_lossy().into_owned(),
+        }
+    }
+
     pub(crate) fn open_gate(&self, gate: &str) {
         match &self.server {
             Server::Fake(fake) => fake.open_gate(gate),

@@ -15,7 +15,9 @@ use serde_json::{Value, json};
 
 use super::support::{
     soon,
-    stage::{Stage, WORKTREE, asking_tool, create, gated_tool, ms, quick, task, texts, waits, with},
+    stage::{
+        Stage, WORKTREE, asking_tool, bash_tool, create, gated_tool, ms, quick, task, texts, waits, with,
+    },
 };
 
 type Settings = fn(ManagerBuilder) -> ManagerBuilder;
@@ -153,6 +155,23 @@ async fn a_policy_answers_for_the_whole_tree() {
         }
     }))
     .await;
+}
+
+/// The same call for the third time in one step. Told to stop, the server fails the whole turn, whatever the model is told.
+#[tokio::test]
+async fn a_loop_goes_on_or_ends_the_turn_as_the_policy_says() {
+    let cases: [(Settings, Completion); 3] = [
+        (|m| m, Completion::Rejected),
+        (|m| m.permissions(PermissionPolicy::AllowOnce), Completion::Settled),
+        (|m| m.permissions(PermissionPolicy::FailTurn), Completion::Refused),
+    ];
+    for (settings, completion) in cases {
+        let stage = Stage::with(quick(), settings).await;
+        let same = with(Step::default(), |it| it.tools = vec![bash_tool("echo again", "again\n"); 3]);
+        let result = soon(stage.start(&Script::new([same, Step::text("enough")]))).await.unwrap();
+        assert_eq!(result.completion, completion);
+        stage.check_conversation(&format!("{completion:?}"), &result.conversation);
+    }
 }
 
 #[tokio::test]

@@ -133,7 +133,7 @@ impl FakeOpenCode {
         let address = listener.local_addr()?;
         let recorder = Arc::new(Recorder::default());
         let shared = Arc::new(Shared {
-            world: Mutex::new(World::new(Arc::clone(&recorder), options.flavour)),
+            world: Mutex::new(World::new(Arc::clone(&recorder), &options)),
             options,
             recorder,
             gates: Gates::default(),

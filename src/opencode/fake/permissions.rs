@@ -63,17 +63,7 @@ impl ToolCall {
         let info = json!({
             "permission": permission, "patterns": [pattern], "metadata": metadata, "always": [always],
         });
-        let reply = self.ask("permission.asked", "per", info, |instance| &mut instance.permissions);
-        match reply.await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(Some(message))) => Err(Refusal::error(format!(
-                "The user rejected permission to use this specific tool call with the following feedback: {message}"
-            ))),
-            // Disposing of the instance drops the request unanswered.
-            Ok(Err(None)) | Err(_) => {
-                Err(Refusal::by_human("The user rejected permission to use this specific tool call."))
-            }
-        }
+        permitted(self.ask("permission.asked", "per", info, |instance| &mut instance.permissions)).await
     }
 
     pub(super) async fn ask_question(&self) -> Result<ToolResult, Refusal> {
@@ -113,23 +103,70 @@ impl ToolCall {
         mut info: Value,
         list: impl FnOnce(&mut Instance) -> &mut Vec<Pending<T>>,
     ) -> oneshot::Receiver<T> {
-        let (answer, reply) = oneshot::channel();
-        let mut world = self.shared.world();
-        info["id"] = world.clock.ascending(prefix).into();
-        info["sessionID"] = self.session.as_str().into();
         info["tool"] = self.call_site();
-        let directory = world.directory_of(&self.session).unwrap_or_default();
-        list(world.instance(&directory)).push(Pending { info: info.clone(), answer });
-        world.publish(&directory, kind, info);
-        reply
+        self.shared.ask(&self.session, kind, prefix, info, list)
+    }
+}
+
+/// Waits for the answer to a permission request.
+async fn permitted(reply: oneshot::Receiver<Result<(), Option<String>>>) -> Result<(), Refusal> {
+    match reply.await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(Some(message))) => Err(Refusal::error(format!(
+            "The user rejected permission to use this specific tool call with the following feedback: {message}"
+        ))),
+        // Disposing of the instance drops the request unanswered.
+        Ok(Err(None)) | Err(_) => {
+            Err(Refusal::by_human("The user rejected permission to use this specific tool call."))
+        }
     }
 }
 
 impl Shared {
+    /// Asks whether the model may make the same call for the third time in one step, if the rules say so.
+    pub(super) async fn ask_for_loop(
+        &self,
+        session: &str,
+        agent: &str,
+        tool: &str,
+        input: &Value,
+    ) -> Result<(), Refusal> {
+        if evaluate(&self.rules(session, agent, None), "doom_loop", tool) == "allow" {
+            return Ok(());
+        }
+        let info = json!({
+            "permission": "doom_loop", "patterns": [tool], "metadata": {"tool": tool, "input": input}, "always": [tool],
+        });
+        permitted(self.ask(session, "permission.asked", "per", info, |instance| &mut instance.permissions))
+            .await
+    }
+
+    /// Puts a request of a session on one of its directory's lists and tells of it.
+    fn ask<T>(
+        &self,
+        session: &str,
+        kind: &str,
+        prefix: &str,
+        mut info: Value,
+        list: impl FnOnce(&mut Instance) -> &mut Vec<Pending<T>>,
+    ) -> oneshot::Receiver<T> {
+        let (answer, reply) = oneshot::channel();
+        let mut world = self.world();
+        info["id"] = world.clock.ascending(prefix).into();
+        info["sessionID"] = session.into();
+        let directory = world.directory_of(session).unwrap_or_default();
+        list(world.instance(&directory)).push(Pending { info: info.clone(), answer });
+        world.publish(&directory, kind, info);
+        reply
+    }
+
     /// All rules for a session, weakest first; the last that matches decides.
     fn rules(&self, session: &str, agent: &str, asked_by_script: Option<&(String, String)>) -> Vec<Value> {
         let mut world = self.world();
-        let mut rules = vec![json!({"permission": "*", "pattern": "*", "action": "allow"})];
+        let mut rules = vec![
+            json!({"permission": "*", "pattern": "*", "action": "allow"}),
+            json!({"permission": "doom_loop", "pattern": "*", "action": "ask"}),
+        ];
         rules.extend(agent_rules(agent));
         rules.extend(configured_rules(&self.options.permission));
         if let Some((permission, pattern)) = asked_by_script {

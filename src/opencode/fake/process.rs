@@ -5,16 +5,20 @@ use std::{sync::Arc, time::Duration};
 use super::{
     Moment, Shared,
     model::{Planned, tokens, words_of},
+    permissions::Refusal,
     provider::Failure,
     recorder::ModelCall,
     run::Stop,
     tools::{RunningTool, ToolCall},
+    world::unknown_error,
 };
-use crate::test_util::Step;
+use crate::test_util::{ScriptedTool, Step};
 use serde_json::{Map, Value, json};
 
 /// How long the server waits for tools after an abort.
 const TOOL_GRACE_MS: u64 = 250;
+/// How often a step may make the same call until the server asks.
+const LOOP_LENGTH: usize = 3;
 /// How often the server asks a failing provider again.
 const MAX_RETRIES: u32 = 5;
 
@@ -24,6 +28,13 @@ pub(super) enum Verdict {
     Continue,
     Stop,
     Compact { overflow: bool },
+}
+
+/// Why an attempt at a step came to nothing.
+enum StepError {
+    Provider(Failure),
+    /// The model may not go on with what it does over and over.
+    LoopRejected(Refusal),
 }
 
 /// A step of the script while it is played, from the first request to the cleaning up.
@@ -101,7 +112,14 @@ impl<'a> StepRun<'a> {
                 }
                 result = self.attempt(planned) => result,
             };
-            let Err(failure) = result else { break };
+            let failure = match result {
+                Ok(()) => break,
+                Err(StepError::LoopRejected(refusal)) => {
+                    self.halt(unknown_error(&refusal.message));
+                    break;
+                }
+                Err(StepError::Provider(failure)) => failure,
+            };
             if failure.is_overflow() {
                 self.shared.world().session_error(self.session, &failure.to_json());
                 self.is_full = true;
@@ -139,7 +157,7 @@ impl<'a> StepRun<'a> {
         world.set_status(self.session, &status);
     }
 
-    async fn attempt(&mut self, planned: &Planned) -> Result<(), Failure> {
+    async fn attempt(&mut self, planned: &Planned) -> Result<(), StepError> {
         let step = &planned.step;
         self.growing = None;
         tokio::time::sleep(Duration::from_millis(step.before_ms)).await;
@@ -149,18 +167,18 @@ impl<'a> StepRun<'a> {
         let fails = self.shared.world().fails_again(self.session, planned);
         let failure = step.error.as_ref().filter(|_| fails).map(Failure::new);
         if let Some(failure) = failure.as_ref().filter(|failure| failure.comes_first()) {
-            return Err(failure.clone());
+            return Err(StepError::Provider(failure.clone()));
         }
         self.put_new_part("step-start", json!({"snapshot": self.shared.snapshot()}));
         self.stream(step).await;
         if let Some(failure) = failure {
-            return Err(failure);
+            return Err(StepError::Provider(failure));
         }
         if self.growing.as_ref().is_some_and(|part| part["type"] == "reasoning") {
             self.end_growing();
         }
         if !step.drop {
-            self.start_tools(step);
+            self.start_tools(step).await.map_err(StepError::LoopRejected)?;
         }
         self.end_growing();
         self.join_tools().await;
@@ -229,7 +247,7 @@ impl<'a> StepRun<'a> {
         }
     }
 
-    fn start_tools(&mut self, step: &Step) {
+    async fn start_tools(&mut self, step: &Step) -> Result<(), Refusal> {
         for (index, tool) in step.tools.iter().enumerate() {
             let call_id =
                 tool.id.clone().unwrap_or_else(|| format!("call_{}_{index}", self.shared.next_call_number()));
@@ -238,7 +256,14 @@ impl<'a> StepRun<'a> {
                 self.put_new_part("tool", json!({"tool": tool.name, "callID": call_id, "state": state}));
             let call = ToolCall::new(self.shared, self.session, &self.info, part, tool.clone());
             self.tools.push(call.start());
+            let last = &step.tools[(index + 1).saturating_sub(LOOP_LENGTH)..=index];
+            let is_same = |other: &ScriptedTool| (&other.name, &other.args) == (&tool.name, &tool.args);
+            if last.len() == LOOP_LENGTH && last.iter().all(is_same) {
+                let agent = self.info["agent"].as_str().unwrap_or_default();
+                self.shared.ask_for_loop(self.session, agent, &tool.name, &tool.args).await?;
+            }
         }
+        Ok(())
     }
 
     /// Waits for the tools; one that a human refused blocks the turn.

@@ -294,7 +294,7 @@ impl Run<'_> {
                 .filter(|directory| world.missing_directories.contains(directory))?
         };
         self.new_assistant(user, &user["agent"], false);
-        Some(RunEnd::Failed(format!("NotFound: FileSystem.realPath ({directory})")))
+        Some(RunEnd::Failed(format!("PlatformError: NotFound: FileSystem.realPath ({directory})")))
     }
 
     async fn answer(&mut self, user: &Value) -> Verdict {
@@ -331,7 +331,7 @@ impl Run<'_> {
         let directory = world.directory_of(self.session).unwrap_or_default();
         let mut info = json!({
             "id": world.clock.ascending("msg"), "parentID": user["id"], "role": "assistant",
-            "mode": agent, "agent": agent, "path": {"cwd": directory, "root": directory},
+            "mode": agent, "agent": agent, "path": {"cwd": directory, "root": world.root_of(&directory)},
             "cost": 0, "tokens": no_tokens(),
             "modelID": user["model"]["modelID"], "providerID": user["model"]["providerID"],
             "time": {"created": world.next_message_ms(self.session)}, "sessionID": self.session,

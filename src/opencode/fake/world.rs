@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     clock::Clock,
     events::{Bus, Event, GlobalEvent, Signal, frame},
-    options::Flavour,
+    options::{FakeOptions, Flavour},
     recorder::{RecordedEvent, Recorder},
     run::Runner,
 };
@@ -56,6 +56,7 @@ pub(super) struct World {
     pub(super) jobs: BTreeMap<String, Job>,
     recorder: Arc<Recorder>,
     flavour: Flavour,
+    project: String,
 }
 
 #[derive(Debug)]
@@ -141,8 +142,9 @@ impl Message {
 }
 
 impl World {
-    pub(super) fn new(recorder: Arc<Recorder>, flavour: Flavour) -> Self {
+    pub(super) fn new(recorder: Arc<Recorder>, options: &FakeOptions) -> Self {
         Self {
+            project: options.directory.clone(),
             clock: Clock::default(),
             bus: Bus::default(),
             sessions: HashMap::new(),
@@ -156,8 +158,18 @@ impl World {
             failures: HashMap::new(),
             jobs: BTreeMap::new(),
             recorder,
-            flavour,
+            flavour: options.flavour,
         }
+    }
+
+    /// Where a directory lies below the project's, if it does.
+    fn path_in_project<'d>(&self, directory: &'d str) -> Option<&'d str> {
+        directory.strip_prefix(&self.project)?.strip_prefix('/')
+    }
+
+    /// The directory of the project that another belongs to, by itself or as one below.
+    pub(super) fn root_of<'d>(&'d self, directory: &'d str) -> &'d str {
+        if self.path_in_project(directory).is_some() { &self.project } else { directory }
     }
 
     pub(super) fn directory_of(&self, session: &str) -> Option<String> {
@@ -211,7 +223,7 @@ impl World {
         let now = self.clock.now_ms();
         let mut info = json!({
             "id": id, "slug": slug(), "version": self.flavour.version(), "projectID": PROJECT,
-            "directory": directory, "path": "", "cost": 0, "tokens": no_tokens(),
+            "directory": directory, "path": self.path_in_project(directory).unwrap_or_default(), "cost": 0, "tokens": no_tokens(),
             "time": {"created": now, "updated": now},
         });
         if let Some(info) = info.as_object_mut() {

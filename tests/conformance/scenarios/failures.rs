@@ -13,6 +13,18 @@ pub(crate) async fn provider_error(stage: &mut Stage<'_>) {
     stage.idle(&session, 2).await;
 }
 
+/// The run dies when its step has begun, and says so after it is idle; the step is never completed.
+pub(crate) async fn run_that_dies(stage: &mut Stage<'_>) {
+    stage.enter(stage.target.missing_directory()).await;
+    let session = stage.session().await;
+    let mut body = stage.prompt_body(&Script::new([Step::text("never")]).prompt("do"));
+    body["model"] = json!({"providerID": "mock", "modelID": "m"});
+    stage.post_prompt(&session, &body).await;
+    stage.event("session.error", &session, 1).await;
+    let status = stage.status_of(&session).await;
+    stage.note("status", status);
+}
+
 pub(crate) async fn unknown_model(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     let mut body = stage.prompt_body("x");

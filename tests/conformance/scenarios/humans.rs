@@ -50,7 +50,7 @@ pub(crate) async fn permission_always(stage: &mut Stage<'_>) {
     // What was allowed for good lives as long as the instance.
     stage.post("/instance/dispose", &json!({})).await;
     stage.events.wait_for_end().await;
-    stage.events = crate::stage::open_events(stage.target, 0).await;
+    stage.listen_again().await;
 }
 
 pub(crate) async fn permission_reject(stage: &mut Stage<'_>) {
@@ -110,6 +110,31 @@ fn question() -> ScriptedTool {
         {"question": "sure?", "header": "s", "options": options},
     ]);
     ScriptedTool::new("question", json!({"questions": questions}))
+}
+
+/// The same call for the third time in one step; none of them has ended when the answer comes.
+async fn looping(stage: &mut Stage<'_>, answer: Value) -> String {
+    let session = stage.session().await;
+    let same = stage.gated_tool("loop");
+    let asked = ask(stage, &session, [calls([same.clone(), same.clone(), same]), Step::text("enough")]).await;
+    reply(stage, &asked, answer).await;
+    session
+}
+
+pub(crate) async fn loop_rejected(stage: &mut Stage<'_>) {
+    let session = looping(stage, json!({"reply": "reject"})).await;
+    stage.idle(&session, 2).await;
+}
+
+pub(crate) async fn loop_rejected_with_message(stage: &mut Stage<'_>) {
+    let session = looping(stage, json!({"reply": "reject", "message": "try something else"})).await;
+    stage.idle(&session, 2).await;
+}
+
+pub(crate) async fn loop_allowed(stage: &mut Stage<'_>) {
+    let session = looping(stage, json!({"reply": "once"})).await;
+    stage.target.open_gate("loop");
+    stage.idle(&session, 1).await;
 }
 
 pub(crate) async fn question_answered(stage: &mut Stage<'_>) {

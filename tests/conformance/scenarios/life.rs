@@ -5,7 +5,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
-    stage::{Stage, bash, open_events},
+    stage::{Stage, bash},
     target::send,
 };
 
@@ -48,7 +48,7 @@ async fn look_and_repost(stage: &mut Stage<'_>, session: &str, body: &Value) {
     stage.note_answer("left", &list);
     let statuses = stage.get("/session/status").await;
     stage.note_answer("statuses", &statuses);
-    stage.events = open_events(stage.target, 0).await;
+    stage.listen_again().await;
     stage.post_prompt(session, body).await;
     stage.idle(session, 1).await;
 }
@@ -87,7 +87,7 @@ pub(crate) async fn restart_with_permission_pending(stage: &mut Stage<'_>) {
     stage.events.wait_for_end().await;
     let list = stage.get("/permission").await;
     stage.note_answer("pending", &list);
-    stage.events = open_events(stage.target, 0).await;
+    stage.listen_again().await;
     stage.abort(&session).await;
     stage.idle(&session, 1).await;
 }

@@ -36,7 +36,7 @@ pub(crate) fn all() -> Vec<(Setup, Vec<Scenario>)> {
         turns: text_turn reasoning_turn empty_answer length_finish odd_finish content_filter dropped_stream
             tool_turn parallel_tools failing_tool unknown_tool invalid_arguments stop_with_tools
             follow_up no_reply sync_message default_title busy_during_text busy_during_tool;
-        failures: provider_error unknown_model unknown_model_sticks unknown_agent retry_then_answer
+        failures: provider_error run_that_dies unknown_model unknown_model_sticks unknown_agent retry_then_answer
             retry_after_partial_text retries_exhausted lost_prompt_then_kick error_loses_queued_prompt;
         reposts: repost_while_running repost_after_finish repost_without_part_ids repost_after_error
             repost_of_an_older_message foreign_message_id;
@@ -50,7 +50,7 @@ pub(crate) fn all() -> Vec<(Setup, Vec<Scenario>)> {
             task_in_a_strangers_session subagent_inherits_rules;
         humans: permission_once permission_always permission_reject permission_reject_with_message
             one_reject_settles_all old_reply_route denied_by_rule session_allows session_denies
-            question_answered question_dismissed question_denied;
+            loop_rejected loop_rejected_with_message loop_allowed question_answered question_dismissed question_denied;
         streams: events_of_one_directory dispose_ends_stream config_change_disposes global_events heartbeat
             directory_spellings;
         life: delete_session delete_while_busy restart_while_streaming restart_while_tool_runs

@@ -19,7 +19,7 @@ fn kinds_of(seen: &[Value], session: &str) -> Vec<Value> {
 
 /// A stream shows the sessions of its own directory and no others.
 pub(crate) async fn events_of_one_directory(stage: &mut Stage<'_>) {
-    let mut elsewhere = open_events(stage.target, 1).await;
+    let mut elsewhere = open_events(stage.target, &stage.target.directory(1)).await;
     let here = stage.session().await;
     stage.turn(&here, [Step::text("here")]).await;
     let request = stage.target.request(Method::POST, "/session");
@@ -54,7 +54,7 @@ pub(crate) async fn dispose_ends_stream(stage: &mut Stage<'_>) {
     stage.note("session's end", kinds);
     let list = stage.get(&format!("/session/{session}/message")).await;
     stage.note_answer("messages", &list);
-    stage.events = open_events(stage.target, 0).await;
+    stage.listen_again().await;
     stage.turn(&session, [Step::text("again")]).await;
 }
 
@@ -71,7 +71,7 @@ pub(crate) async fn config_change_disposes(stage: &mut Stage<'_>) {
     stage.events.wait_for_end().await;
     let last = stage.events.seen().last().map(|event| event["type"].clone());
     stage.note("last event", last);
-    stage.events = open_events(stage.target, 0).await;
+    stage.listen_again().await;
 }
 
 pub(crate) async fn global_events(stage: &mut Stage<'_>) {
