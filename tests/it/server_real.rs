@@ -9,7 +9,10 @@ use opencode_conductor::{
     wire::{CreateSession, EventPayload, SessionInfo, UpdateSession},
 };
 
-use crate::support::{real::Rig, soon};
+use crate::support::{
+    real::{Rig, patient},
+    soon,
+};
 
 async fn create(client: &DirectoryClient, title: &str) -> SessionInfo {
     let mut session = CreateSession::default();
@@ -154,7 +157,11 @@ async fn a_real_server_does_what_the_client_says() {
 async fn a_killed_server_is_reported_restarted_and_found_again() {
     let Some(rig) = Rig::find() else { return };
     let options = rig.options().restart(RestartPolicy::up_to(1, Duration::from_secs(3600))).configure_client(
-        |client| client.read_attempts(200).read_backoff(Duration::from_millis(200), Duration::from_secs(1)),
+        |client| {
+            patient(client)
+                .read_attempts(200)
+                .read_backoff(Duration::from_millis(200), Duration::from_secs(1))
+        },
     );
     let server = OpenCodeServer::launch(options).await.unwrap();
     let here = server.client().directory(&rig.directory("one"));

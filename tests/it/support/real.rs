@@ -1,8 +1,8 @@
 //! A real server, if there is one.
 
-use std::{io::Write, path::PathBuf};
+use std::{io::Write, path::PathBuf, time::Duration};
 
-use opencode_conductor::{Directory, LaunchOptions};
+use opencode_conductor::{ClientBuilder, Directory, LaunchOptions};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -59,5 +59,12 @@ impl Rig {
                     "models": {"m": {"name": "M"}},
                 }}}),
             )
+            .configure_client(patient)
     }
+}
+
+/// A server that shares its machine with much else may need a minute for its first answer.
+pub(crate) fn patient(client: ClientBuilder) -> ClientBuilder {
+    let patience = Duration::from_secs(120);
+    client.answer_timeout(patience).read_timeout(patience)
 }
