@@ -31,6 +31,8 @@ pub mod test_util;
 mod time;
 mod transcript;
 #[cfg(feature = "client")]
+mod wall_clock;
+#[cfg(feature = "client")]
 pub mod worktree;
 
 pub use agent::{

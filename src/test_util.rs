@@ -41,6 +41,8 @@
 //!
 //! More in the [guide](crate::guide::testing).
 
+#[cfg(all(unix, feature = "claude"))]
+pub use crate::claude::fake::{ClaudeFault, ClaudeMoment, ClaudeScript, ClaudeStep, ClaudeTool, FakeClaude};
 pub use crate::opencode::fake::{
     FakeOpenCode, FakeOptions, Fault, Flavour, Injection, Log, ModelCall, Moment, Prompt, ProviderError,
     RecordedEvent, RecordedRequest, Route, Script, ScriptedTool, Step, ToolOutcome,

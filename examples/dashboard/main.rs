@@ -19,7 +19,7 @@ mod work;
 
 use std::{process::ExitCode, sync::Arc};
 
-use opencode_conductor::{ConversationManager, PermissionPolicy, QuestionPolicy};
+use opencode_conductor::{PermissionPolicy, QuestionPolicy};
 use opencode_conductor_examples::{
     backend::{Backend, ServerFlags},
     failure::{self, Failure},
@@ -69,7 +69,8 @@ async fn serve(backend: &Backend, arguments: &Arguments, listener: TcpListener) 
     let hub = Arc::new(Hub::new(about));
     // Who answers when a tool needs permission or the model has a question: the person who looks at the page.
     let desk = Desk::new(&hub);
-    let manager = ConversationManager::builder(backend.client().clone())
+    let manager = backend
+        .manager()
         .permissions(PermissionPolicy::Ask(desk.handler()))
         .questions(QuestionPolicy::Ask(desk.handler()))
         .build();

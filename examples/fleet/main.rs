@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use opencode_conductor::{ConversationManager, PermissionPolicy};
+use opencode_conductor::PermissionPolicy;
 use opencode_conductor_examples::{
     backend::{Backend, ServerFlags},
     failure::{self, Failure},
@@ -83,7 +83,7 @@ async fn run_all(
 ) -> Result<Summary, Failure> {
     let permissions = if arguments.allow { PermissionPolicy::AllowOnce } else { PermissionPolicy::Reject };
     // One manager for all: their sessions share its connections, one event stream per directory.
-    let manager = ConversationManager::builder(backend.client().clone()).permissions(permissions).build();
+    let manager = backend.manager().permissions(permissions).build();
     let places = Arc::new(Semaphore::new(arguments.concurrency));
     let stop = CancellationToken::new();
     let (news, mut reader) = mpsc::unbounded_channel();
@@ -131,7 +131,7 @@ async fn run_all(
     if let Some(board) = &mut board {
         board.close();
     }
-    let summary = Summary::new(tasks, outcomes, started.elapsed(), backend.client().statistics());
+    let summary = Summary::new(tasks, outcomes, started.elapsed(), backend.statistics());
     manager.shutdown().await;
     Ok(summary)
 }

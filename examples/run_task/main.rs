@@ -4,6 +4,7 @@
 //! cargo run --example run_task                                     # a demonstration on a fake server
 //! cargo run --example run_task -- --managed "Explain src/lib.rs"   # on a real `opencode`, started for this run
 //! cargo run --example run_task -- --server http://127.0.0.1:4096 --json "Say hello"
+//! cargo run --example run_task -- --agent-kind claude "Say hello"  # on a real `claude`
 //! ```
 //!
 //! Exit status: 0 if the task succeeded, 1 if it failed, 2 if it could not be tried.
@@ -62,7 +63,7 @@ async fn run() -> Result<ExitCode, Failure> {
 async fn run_on(backend: &Backend, arguments: &Arguments) -> Result<ExitCode, Failure> {
     // Who answers when a tool needs permission or the model has a question.
     let (asker, mut questions) = Asker::new();
-    let builder = ConversationManager::builder(backend.client().clone());
+    let builder = backend.manager();
     let manager = match arguments.permission {
         Permission::Allow => builder.permissions(PermissionPolicy::AllowOnce),
         Permission::Reject => builder.permissions(PermissionPolicy::Reject),
@@ -123,7 +124,7 @@ async fn run_on(backend: &Backend, arguments: &Arguments) -> Result<ExitCode, Fa
         }
     };
     let elapsed = started.elapsed();
-    let statistics = backend.client().statistics();
+    let statistics = backend.statistics();
     manager.shutdown().await;
 
     if arguments.json {

@@ -1,9 +1,11 @@
-//! Where a program's tasks run: on a fake server inside it, on a server that it starts, or on one that is there.
+//! Where a program's tasks run: on a fake server inside it, on a server that it starts, on one that is there, or on Claude Code.
 
 use std::{env, path::Path};
 
 use opencode_conductor::{
-    ApiErrorKind, LaunchOptions, OpenCodeClient, OpenCodeServer, RestartPolicy,
+    ApiErrorKind, ClientStatistics, ConversationManager, LaunchOptions, ManagerBuilder, OpenCodeClient,
+    OpenCodeServer, RestartPolicy,
+    claude::{ClaudeCode, ClaudeOptions},
     test_util::{FakeOpenCode, FakeOptions},
 };
 
@@ -24,9 +26,11 @@ pub enum Choice {
     Managed,
     /// One that runs already.
     Url(String),
+    /// None: Claude Code, one process per task.
+    Claude,
 }
 
-/// The flags that choose a server: `--managed`, `--server URL`, `--password-env VAR`.
+/// The flags that choose a server: `--managed`, `--server URL`, `--password-env VAR`, `--agent-kind KIND`.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct ServerFlags {
@@ -35,10 +39,11 @@ pub struct ServerFlags {
     password_env: Option<String>,
 }
 
-/// A server to run tasks on, for as long as this is kept.
+/// What tasks run on, for as long as this is kept.
 #[derive(Debug)]
 pub struct Backend {
-    client: OpenCodeClient,
+    /// None if Claude Code is the agent.
+    client: Option<OpenCodeClient>,
     kind: Kind,
 }
 
@@ -47,6 +52,7 @@ enum Kind {
     Fake { _demo: demo::Demo },
     Managed(Box<OpenCodeServer>),
     Elsewhere,
+    Claude,
 }
 
 impl ServerFlags {
@@ -55,7 +61,8 @@ impl ServerFlags {
   --managed            start a real `opencode` for this run (found by OPENCODE_BIN or on the PATH)
   --server URL         use a server that is running, such as http://127.0.0.1:4096
   --password-env VAR   take the server's password from this variable (default: OPENCODE_SERVER_PASSWORD)
-                       without --managed and --server: a fake server inside this program";
+                       without --managed and --server: a fake server inside this program
+  --agent-kind KIND    opencode, or claude: a real `claude` (found by CLAUDE_BIN or on the PATH), which needs no server";
 
     /// Takes the flag if it is one of these.
     ///
@@ -70,6 +77,13 @@ impl ServerFlags {
                 self.choose(Choice::Url(url))?;
             }
             "password-env" => self.password_env = Some(value(parser)?),
+            "agent-kind" => match value(parser)?.as_str() {
+                "opencode" => {}
+                "claude" => self.choose(Choice::Claude)?,
+                other => {
+                    return Err(Failure::usage(format!("--agent-kind {other}: choose opencode or claude")));
+                }
+            },
             _ => return Ok(false),
         }
         Ok(true)
@@ -77,7 +91,9 @@ impl ServerFlags {
 
     fn choose(&mut self, choice: Choice) -> Result<(), Failure> {
         if self.choice != Choice::Fake {
-            return Err(Failure::usage("choose one server: --managed or --server URL, once"));
+            return Err(Failure::usage(
+                "choose one server: --managed or --server URL, once; --agent-kind claude needs none",
+            ));
         }
         self.choice = choice;
         Ok(())
@@ -104,7 +120,14 @@ impl Backend {
             Choice::Fake => Self::fake(directory).await,
             Choice::Managed => Self::managed(directory).await,
             Choice::Url(url) => Self::elsewhere(url, password).await,
+            Choice::Claude => Self::claude().await,
         }
+    }
+
+    async fn claude() -> Result<Self, Failure> {
+        let version = ClaudeCode::new(ClaudeOptions::new()).version().await;
+        version.map_err(|error| Failure::because("no agent", &error))?;
+        Ok(Self { client: None, kind: Kind::Claude })
     }
 
     async fn fake(directory: &Path) -> Result<Self, Failure> {
@@ -113,7 +136,7 @@ impl Backend {
         let fake = fake.map_err(|error| Failure::because("cannot start the fake server", &error))?;
         let client = OpenCodeClient::new(&fake.url());
         let client = client.map_err(|error| Failure::because("cannot reach the fake server", &error))?;
-        Ok(Self { client, kind: Kind::Fake { _demo: demo::Demo::play_on(fake) } })
+        Ok(Self { client: Some(client), kind: Kind::Fake { _demo: demo::Demo::play_on(fake) } })
     }
 
     async fn managed(directory: &Path) -> Result<Self, Failure> {
@@ -121,7 +144,7 @@ impl Backend {
         let options = LaunchOptions::new().directory(directory).restart(restart);
         let server = OpenCodeServer::launch(options).await;
         let server = server.map_err(|error| Failure::because("no server", &error))?;
-        Ok(Self { client: server.client().clone(), kind: Kind::Managed(Box::new(server)) })
+        Ok(Self { client: Some(server.client().clone()), kind: Kind::Managed(Box::new(server)) })
     }
 
     async fn elsewhere(url: &str, password: Option<String>) -> Result<Self, Failure> {
@@ -150,13 +173,21 @@ impl Backend {
                 )))
             }
             // Releases before 1.1 have no such route, and do without.
-            Ok(_) | Err(_) => Ok(Self { client, kind: Kind::Elsewhere }),
+            Ok(_) | Err(_) => Ok(Self { client: Some(client), kind: Kind::Elsewhere }),
         }
     }
 
-    /// The server's client.
-    pub fn client(&self) -> &OpenCodeClient {
-        &self.client
+    /// A manager of tasks that run on it.
+    pub fn manager(&self) -> ManagerBuilder {
+        match &self.client {
+            Some(client) => ConversationManager::builder(client.clone()),
+            None => ManagerBuilder::new(ClaudeCode::new(ClaudeOptions::new())),
+        }
+    }
+
+    /// What was sent to the server so far; nothing where there is none.
+    pub fn statistics(&self) -> ClientStatistics {
+        self.client.as_ref().map(OpenCodeClient::statistics).unwrap_or_default()
     }
 
     /// The server in a word or two.
@@ -165,6 +196,7 @@ impl Backend {
             Kind::Fake { .. } => "fake server, scripted answer",
             Kind::Managed(_) => "managed server",
             Kind::Elsewhere => "server",
+            Kind::Claude => "Claude Code",
         }
     }
 

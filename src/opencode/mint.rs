@@ -1,13 +1,11 @@
-//! Ids that the client chooses, and the wall clock they are made of.
+//! Ids that the client chooses.
 
-use std::{
-    sync::atomic::{AtomicI64, Ordering::Relaxed},
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use crate::{
     ids::{MessageId, PartId},
     time::Millis,
+    wall_clock::now,
 };
 
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -57,13 +55,6 @@ impl Mint {
 pub(super) fn part_of(message: &MessageId, n: usize) -> PartId {
     let name = message.as_str();
     PartId::from(format!("prt_{}{n:03}", name.strip_prefix("msg_").unwrap_or(name)))
-}
-
-/// The wall clock: for ids and for the moment of submission, never for waiting.
-#[expect(clippy::disallowed_methods, reason = "the one place where the wall clock is read")]
-pub(super) fn now() -> Millis {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Millis::new(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ use super::{
     agent::Shared,
     client::{ApiError, DirectoryClient, MessagePage},
     driver::{Driven, Driver, Events, Prompt, abort_tree},
-    mint,
     mirror::{Observed, SessionTree, Snapshot},
     outcome,
     transcript::Documents,
@@ -29,6 +28,7 @@ use crate::{
     directory::Directory,
     ids::{MessageId, SessionId},
     transcript::CombinedTranscript,
+    wall_clock::now,
 };
 
 /// A session on an `OpenCode` server.
@@ -171,14 +171,14 @@ impl OpenCodeSession {
             let cause = AgentError::new(AgentErrorKind::Failed, Delivery::NotSent, error);
             Unprepared::new(Ended::NotDelivered, Some(cause))
         })?;
-        Ok(PreparedPrompt::new(self.id.clone(), request.message_id, spec.text(), mint::now().into(), body))
+        Ok(PreparedPrompt::new(self.id.clone(), request.message_id, spec.text(), now().into(), body))
     }
 
     fn request(&self, spec: &PromptSpec, model: Option<ModelRef>) -> PromptRequest {
         let mint = &self.shared.mint;
         let part_id = |n: usize| match &spec.message_id {
             // The same message is to be the same request, whoever sends it.
-            Some(message) => mint::part_of(message, n),
+            Some(message) => super::mint::part_of(message, n),
             None => mint.part(),
         };
         let parts = spec.parts.iter().enumerate().map(|(n, part)| wire_part(part_id(n), part)).collect();

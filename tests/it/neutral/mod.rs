@@ -2,6 +2,8 @@
 //!
 //! A [`World`] is an agent whose model does what a prompt says ([`Play`]), and which outlives the managers that use it.
 
+#[cfg(all(unix, feature = "claude", feature = "test-util"))]
+mod claude;
 pub(crate) mod memory;
 mod opencode;
 mod suite;

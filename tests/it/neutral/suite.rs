@@ -32,6 +32,11 @@ macro_rules! on_every_agent {
             use crate::neutral::opencode::OpenCodeWorld;
             $(#[tokio::test] async fn $name() { super::$name(OpenCodeWorld::new().await).await; })*
         }
+        #[cfg(all(unix, feature = "claude", feature = "test-util"))]
+        mod on_claude {
+            use crate::neutral::claude::ClaudeWorld;
+            $(#[tokio::test] async fn $name() { super::$name(ClaudeWorld::new().await).await; })*
+        }
     };
 }
 

@@ -1,0 +1,265 @@
+//! A process of the fake: what it was sent, what it prints, and what goes wrong with it.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt},
+    net::tcp::OwnedWriteHalf,
+    sync::{Notify, mpsc, watch},
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    World,
+    fault::{ClaudeFault, ClaudeMoment},
+    play,
+    shim::{Called, End},
+};
+use crate::claude::agent::uuid;
+
+/// What a process does when it cannot go on as it should.
+#[derive(Debug)]
+pub(super) enum Halt {
+    /// It was interrupted.
+    Interrupted,
+    /// It was killed from outside.
+    Gone,
+    /// It ends.
+    End(End),
+}
+
+/// A process of the fake.
+pub(super) struct FakeProcess {
+    pub(super) world: Arc<World>,
+    pub(super) session: String,
+    pub(super) directory: String,
+    reader: u32,
+    output: mpsc::UnboundedSender<String>,
+    answers: Mutex<HashMap<String, Value>>,
+    answered: Notify,
+    /// Cancelled when the running turn is to end.
+    interrupt: Mutex<CancellationToken>,
+    /// Its standard input is at its end.
+    pub(super) is_at_end: watch::Sender<bool>,
+    lag: Mutex<Option<Duration>>,
+    /// What the session has cost.
+    cost: Mutex<f64>,
+}
+
+impl FakeProcess {
+    /// Runs a process from its start to its end.
+    pub(super) async fn run(world: Arc<World>, called: Called, output: OwnedWriteHalf, reader: u32) {
+        let Called { directory, arguments, mut input, exit } = called;
+        let (lines, printed) = mpsc::unbounded_channel();
+        let printing = world.tasks.spawn(print(output, printed));
+        let value = |flag: &str| {
+            let place = arguments.iter().position(|argument| argument == flag)?;
+            arguments.get(place + 1).cloned()
+        };
+        let resumed = value("--resume");
+        let session = resumed.clone().or_else(|| value("--session-id")).unwrap_or_else(uuid);
+        let cost = Mutex::new(world.cost(&session, &directory));
+        let process = Arc::new(Self {
+            world,
+            cost,
+            session,
+            directory,
+            reader,
+            output: lines,
+            answers: Mutex::default(),
+            answered: Notify::new(),
+            interrupt: Mutex::default(),
+            is_at_end: watch::Sender::new(false),
+            lag: Mutex::default(),
+        });
+        process.world.log().starts.push(arguments.clone());
+        let (prompts, waiting) = mpsc::unbounded_channel();
+        let listener = Arc::clone(&process);
+        // Ends when the process is gone; what was sent until then is read.
+        let listening = async move {
+            let mut line = Vec::new();
+            loop {
+                line.clear();
+                match input.read_until(b'\n', &mut line).await {
+                    Ok(0) | Err(_) => return,
+                    Ok(_) => {}
+                }
+                if let Ok(message) = serde_json::from_slice::<Value>(&line) {
+                    listener.hear(&message, &prompts);
+                }
+            }
+        };
+        let playing = play::serve(&process, resumed.is_some(), waiting);
+        let halt = tokio::select! {
+            () = listening => Halt::Gone,
+            halt = playing => halt,
+        };
+        if let Halt::End(end) = halt {
+            drop(process);
+            // Everything that was said is printed first.
+            drop(printing.await);
+            end.tell(exit).await;
+        }
+    }
+
+    fn hear(&self, message: &Value, prompts: &mpsc::UnboundedSender<Value>) {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        match message["type"].as_str() {
+            Some("user") => drop(prompts.send(message.clone())),
+            Some("control_response") => {
+                self.say(message.clone());
+                let (request, answer) =
+                    (text(&message["response"]["request_id"]), &message["response"]["response"]);
+                self.lock_answers().insert(request, answer.clone());
+                self.answered.notify_waiters();
+            }
+            Some("control_request") if message["request"]["subtype"] == "interrupt" => {
+                let response = json!({"subtype": "success", "request_id": message["request_id"],
+                    "response": {"still_queued": []}});
+                self.say(json!({"type": "control_response", "response": response}));
+                self.interrupt.lock().unwrap_or_else(PoisonError::into_inner).cancel();
+            }
+            Some("eof") => {
+                self.is_at_end.send_replace(true);
+                self.answered.notify_waiters();
+                // Nothing else comes, which ends the wait for prompts.
+                drop(prompts.send(Value::Null));
+            }
+            _ => {}
+        }
+    }
+
+    fn lock_answers(&self) -> std::sync::MutexGuard<'_, HashMap<String, Value>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Prints a line.
+    pub(super) fn say(&self, mut line: Value) {
+        if let Some(fields) = line.as_object_mut() {
+            fields.entry("session_id").or_insert_with(|| self.session.as_str().into());
+            fields.entry("uuid").or_insert_with(|| uuid().into());
+        }
+        // Whoever reads it may be gone.
+        drop(self.output.send(format!("{line}\n")));
+    }
+
+    /// Writes a line to the transcript of the session or of one of its subagents.
+    pub(super) fn write(&self, subagent: Option<&str>, lines: &[Value]) {
+        let lag = *self.lag.lock().unwrap_or_else(PoisonError::into_inner);
+        let path = self.world.transcript(&self.session, &self.directory, subagent);
+        let lines: Vec<String> = lines.iter().map(Value::to_string).collect();
+        let text = lines.join("\n") + "\n";
+        match lag {
+            None => World::append(&path, &text),
+            Some(lag) => {
+                // In order, and lost with the process as little as a page of the system is.
+                self.world.tasks.spawn(async move {
+                    sleep(lag).await;
+                    World::append(&path, &text);
+                });
+            }
+        }
+    }
+
+    pub(super) fn spend(&self, cost: f64) {
+        *self.cost.lock().unwrap_or_else(PoisonError::into_inner) += cost;
+    }
+
+    pub(super) fn cost(&self) -> f64 {
+        *self.cost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A turn begins, which an interrupt ends.
+    pub(super) fn begin_turn(&self) {
+        *self.interrupt.lock().unwrap_or_else(PoisonError::into_inner) = CancellationToken::new();
+    }
+
+    /// Waits for something, unless the turn is interrupted meanwhile.
+    pub(super) async fn unless_interrupted<T>(&self, future: impl Future<Output = T>) -> Result<T, Halt> {
+        let interrupt = self.interrupt.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        tokio::select! {
+            biased;
+            () = interrupt.cancelled() => Err(Halt::Interrupted),
+            value = future => Ok(value),
+        }
+    }
+
+    /// The answer to a request; nothing once standard input is at its end.
+    pub(super) async fn answer(&self, request: &str) -> Option<Value> {
+        loop {
+            let answered = self.answered.notified();
+            tokio::pin!(answered);
+            answered.as_mut().enable();
+            if let Some(answer) = self.lock_answers().remove(request) {
+                return Some(answer);
+            }
+            if *self.is_at_end.borrow() {
+                return None;
+            }
+            answered.await;
+        }
+    }
+
+    /// Stands at a gate until it is opened. It is reached once the host has read everything that was said before: the host
+    /// answers a request that it does not know.
+    pub(super) async fn stand_at(&self, gate: &str) -> Result<(), Halt> {
+        let request = uuid();
+        let asked = json!({"subtype": "fake_gate", "gate": gate});
+        self.say(json!({"type": "control_request", "request_id": request, "request": asked}));
+        self.unless_interrupted(async {
+            self.answer(&request).await;
+            self.world.stand_at(gate).await;
+        })
+        .await
+    }
+
+    /// Comes to a place in a turn where something may go wrong.
+    pub(super) async fn at(&self, moment: ClaudeMoment) -> Result<(), Halt> {
+        while let Some(fault) = self.world.fault_at(moment) {
+            match fault {
+                ClaudeFault::Kill => return Err(Halt::End(End::Killed)),
+                ClaudeFault::Stop => return Err(Halt::End(End::Stopped)),
+                ClaudeFault::Hang => return self.unless_interrupted(std::future::pending()).await,
+                ClaudeFault::Garbage => drop(self.output.send("this is { no line of mine\n".to_owned())),
+                ClaudeFault::HalfLine => {
+                    drop(self.output.send("{\"type\":\"assistant\",\"message\":{\"id\":".to_owned()));
+                    return Err(Halt::End(End::Killed));
+                }
+                ClaudeFault::Exit(status, stderr) => {
+                    return Err(Halt::End(End::Exit(status, stderr)));
+                }
+                ClaudeFault::CloseInput => {
+                    if let Some(reader) = pid(self.reader) {
+                        let _ended = kill_process(reader, Signal::KILL);
+                    }
+                }
+                ClaudeFault::Slow(pause) => sleep(pause).await,
+                ClaudeFault::Lag(lag) => {
+                    *self.lag.lock().unwrap_or_else(PoisonError::into_inner) = Some(lag);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn pid(id: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(id).ok()?)
+}
+
+/// Prints lines until there will be no more.
+async fn print(mut output: OwnedWriteHalf, mut lines: mpsc::UnboundedReceiver<String>) {
+    while let Some(line) = lines.recv().await {
+        if output.write_all(line.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+    drop(output.shutdown().await);
+}

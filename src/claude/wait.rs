@@ -1,0 +1,199 @@
+//! Waiting for a turn: what the process says, what the policy answers, and how long it may take.
+
+use std::future::pending;
+
+use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
+use tokio::time::{Instant, sleep_until};
+
+use super::{
+    activity::{Progress, Seen, Waiting},
+    ask,
+    clock::{Clock, Due},
+    process::Exit,
+    session::ClaudeSession,
+    wire::ControlRequest,
+};
+use crate::{
+    agent::{
+        AgentStatus, Ask, BoxFuture, Decision, Limit, Notice, Phase, StopRequest, TurnHost, WaitOptions,
+    },
+    ids::RequestId,
+    time::Millis,
+    wall_clock::now,
+};
+
+/// What ended the waiting.
+#[derive(Debug)]
+pub(super) enum Waited {
+    /// The turn, and what followed from it, is over.
+    Rest,
+    /// The process ended.
+    Exited(Exit),
+    /// A limit ran out.
+    Limit(Limit),
+    /// It was stopped from outside.
+    Stopped(StopRequest),
+    /// The policy ended the turn.
+    Refused,
+    /// The phase could not be recorded.
+    NotRecorded,
+}
+
+/// A decision that is being made.
+struct Open {
+    request: RequestId,
+    is_human: bool,
+}
+
+/// Someone who waits for a session's process.
+pub(super) struct Wait<'a> {
+    session: &'a ClaudeSession,
+    turn: &'a dyn TurnHost,
+    limits: &'a WaitOptions,
+    /// The phases of a prompt are recorded.
+    records: bool,
+    is_started: bool,
+    open: Vec<Open>,
+    decisions: FuturesUnordered<BoxFuture<'static, (ControlRequest, Ask, Decision)>>,
+    /// The status that was told last.
+    told: Option<(bool, Option<u32>)>,
+}
+
+impl<'a> Wait<'a> {
+    /// Waits for what runs, whoever began it.
+    pub(super) fn for_rest(
+        session: &'a ClaudeSession,
+        turn: &'a dyn TurnHost,
+        limits: &'a WaitOptions,
+    ) -> Self {
+        let (open, decisions) = (Vec::new(), FuturesUnordered::new());
+        Self { session, turn, limits, records: false, is_started: false, open, decisions, told: None }
+    }
+
+    /// Waits for the prompt that was sent just now; records that the model was called.
+    pub(super) fn for_prompt(
+        session: &'a ClaudeSession,
+        turn: &'a dyn TurnHost,
+        limits: &'a WaitOptions,
+    ) -> Self {
+        Self { records: true, ..Self::for_rest(session, turn, limits) }
+    }
+
+    /// Waits until the process is at rest, or something else ends the waiting.
+    pub(super) async fn wait(mut self) -> Waited {
+        let mut changes = self.session.live.changes();
+        let Some(exited) = self.session.exited() else { return Waited::Rest };
+        let mut exited = exited.boxed();
+        let mut clock = Clock::new(Instant::now(), self.limits);
+        loop {
+            changes.mark_unchanged();
+            let seen = match self.look().await {
+                Ok(seen) => seen,
+                Err(ended) => return ended,
+            };
+            if seen.waiting == Waiting::Rest {
+                return Waited::Rest;
+            }
+            let asks_a_person = self.open.iter().any(|open| open.is_human);
+            clock.observe(Instant::now(), seen.n_events, seen.waiting, asks_a_person);
+            let next = clock.next(seen.waiting);
+            tokio::select! {
+                // What was said before the end counts.
+                biased;
+                stop = self.turn.stop_requested() => return Waited::Stopped(stop),
+                _ = changes.changed() => {}
+                Some((request, ask, decision)) = self.decisions.next() => {
+                    if self.answer(&request, &ask, decision) {
+                        return Waited::Refused;
+                    }
+                }
+                exit = &mut exited => {
+                    return match exit {
+                        // Its last lines were taken in before.
+                        _ if self.session.live.state().activity.is_at_rest() => Waited::Rest,
+                        Some(exit) => Waited::Exited(exit),
+                        None => Waited::Stopped(StopRequest::GiveUp),
+                    };
+                }
+                () = reached(next.map(|(at, _)| at)) => match next {
+                    Some((_, Due::Limit(limit))) => return Waited::Limit(limit),
+                    Some((_, Due::Settled)) | None => return Waited::Rest,
+                },
+            }
+        }
+    }
+
+    /// Takes in what has happened: records, reports and asks.
+    async fn look(&mut self) -> Result<Seen, Waited> {
+        let seen = self.session.live.state().activity.see();
+        if self.records && !self.is_started && seen.progress >= Progress::Started {
+            self.is_started = true;
+            if self.turn.record(Phase::Started).await.is_err() {
+                return Err(Waited::NotRecorded);
+            }
+        }
+        self.tell(&seen);
+        for request in &seen.withdrawn {
+            self.open.retain(|open| open.request != *request);
+            self.turn.notice(Notice::RequestClosed(request.clone()));
+        }
+        for request in &seen.asks {
+            let Some(ask) = ask::ask(request, &self.session.id) else {
+                self.session.write(ask::refuse(&request.request_id));
+                continue;
+            };
+            let asked = self.turn.ask(ask.clone());
+            self.open.push(Open { request: request.request_id.clone(), is_human: asked.is_human });
+            let (request, decision) = (request.clone(), asked.decision);
+            self.decisions.push(Box::pin(async move { (request, ask, decision.await) }));
+        }
+        if self.records && seen.n_steps > self.limits.max_steps {
+            return Err(Waited::Limit(Limit::Steps));
+        }
+        Ok(seen)
+    }
+
+    /// Reports what the process does, if that is news, and the lines of the turn.
+    fn tell(&mut self, seen: &Seen) {
+        let status = match (&seen.retry, seen.waiting) {
+            (Some(retry), _) => {
+                let next = Millis::new(now().get().saturating_add_unsigned(retry.retry_delay_ms));
+                let status = retry.error_status.map(|status| format!(" (HTTP {status})")).unwrap_or_default();
+                let message = format!("the provider failed{status}");
+                AgentStatus::retrying(retry.attempt, message, next.into())
+            }
+            (None, Waiting::Rest) => AgentStatus::Idle,
+            (None, _) => AgentStatus::Busy,
+        };
+        // The moment of the next attempt is no news.
+        let kind = (status.is_idle(), seen.retry.as_ref().map(|retry| retry.attempt));
+        if self.told != Some(kind) {
+            self.told = Some(kind);
+            self.turn.notice(Notice::Status(status));
+        }
+        if self.records && self.turn.wants_messages() {
+            for message in &seen.messages {
+                self.turn.message(message);
+            }
+        }
+    }
+
+    /// Answers a request, unless it was withdrawn; says whether the turn is over.
+    fn answer(&mut self, request: &ControlRequest, ask: &Ask, decision: Decision) -> bool {
+        let n_open = self.open.len();
+        self.open.retain(|open| open.request != request.request_id);
+        if self.open.len() == n_open {
+            return false;
+        }
+        let decision = ask.fit(decision);
+        self.session.write(ask::answer(request, ask, &decision));
+        decision == Decision::FailTurn
+    }
+}
+
+async fn reached(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => pending().await,
+    }
+}
