@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -12,7 +13,7 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt},
     net::tcp::OwnedWriteHalf,
     sync::{Notify, mpsc, watch},
-    time::sleep,
+    time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -49,6 +50,8 @@ pub(super) struct FakeProcess {
     /// Its standard input is at its end.
     pub(super) is_at_end: watch::Sender<bool>,
     lag: Mutex<Option<Duration>>,
+    /// What is to be written to which file, and when.
+    lagging: mpsc::UnboundedSender<(Instant, PathBuf, String)>,
     /// What the session has cost.
     cost: Mutex<f64>,
 }
@@ -65,10 +68,13 @@ impl FakeProcess {
         };
         let resumed = value("--resume");
         let session = resumed.clone().or_else(|| value("--session-id")).unwrap_or_else(uuid);
+        let (lagging, late) = mpsc::unbounded_channel();
+        world.tasks.spawn(write_late(late));
         let cost = Mutex::new(world.cost(&session, &directory));
         let process = Arc::new(Self {
             world,
             cost,
+            lagging,
             session,
             directory,
             reader,
@@ -158,13 +164,7 @@ impl FakeProcess {
         let text = lines.join("\n") + "\n";
         match lag {
             None => World::append(&path, &text),
-            Some(lag) => {
-                // In order, and lost with the process as little as a page of the system is.
-                self.world.tasks.spawn(async move {
-                    sleep(lag).await;
-                    World::append(&path, &text);
-                });
-            }
+            Some(lag) => drop(self.lagging.send((Instant::now() + lag, path, text))),
         }
     }
 
@@ -252,6 +252,14 @@ impl FakeProcess {
 
 fn pid(id: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(id).ok()?)
+}
+
+/// Writes what lags, in order and when it is due; what is due after the end of the process, too.
+async fn write_late(mut late: mpsc::UnboundedReceiver<(Instant, PathBuf, String)>) {
+    while let Some((due, path, text)) = late.recv().await {
+        sleep_until(due).await;
+        World::append(&path, &text);
+    }
 }
 
 /// Prints lines until there will be no more.
