@@ -48,6 +48,12 @@ impl Claim {
         }
     }
 
+    /// Whether nobody works with a session now, and nothing runs that its last owner left behind.
+    pub(super) fn is_free(path: &Path, session: &SessionId) -> bool {
+        let Ok(Some(mut claim)) = Self::try_take(path) else { return false };
+        claim.process().is_none_or(|process| !is_running(process, session))
+    }
+
     fn try_take(path: &Path) -> io::Result<Option<Self>> {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
@@ -137,6 +143,9 @@ mod tests {
         drop(claim);
         let mut next = Claim::take(&path, &session, Duration::ZERO).await.unwrap();
         assert_eq!(next.process(), Some(7));
+        assert!(!Claim::is_free(&path, &session), "it is held");
+        drop(next);
+        assert!(Claim::is_free(&path, &session), "process 7 is none of the session's");
     }
 
     #[test]

@@ -23,6 +23,8 @@ mod claim;
 mod clock;
 #[cfg(feature = "claude")]
 mod error;
+#[cfg(feature = "claude")]
+mod execute;
 #[cfg(all(unix, feature = "claude", feature = "test-util"))]
 pub(crate) mod fake;
 #[cfg(feature = "claude")]
@@ -37,6 +39,8 @@ mod process;
 mod recorded;
 #[cfg(feature = "claude")]
 mod request;
+#[cfg(feature = "claude")]
+mod rest;
 #[cfg(feature = "claude")]
 mod session;
 #[cfg(feature = "claude")]

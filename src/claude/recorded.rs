@@ -23,12 +23,28 @@ pub(super) const NOT_LOGGED_IN: &str = "authentication_failed";
 /// What a transcript says about a prompt.
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
+    /// Where it stands.
+    pub(super) place: Place,
     /// How its turn ended; nothing if there is no answer to it.
     pub(super) completion: Option<Completion>,
-    /// The text of the last message.
+    /// The text of the final answer.
     pub(super) answer: Option<String>,
+    /// The last line of the model's side.
+    pub(super) last_line: Option<MessageId>,
     /// What the turn used, per thread, without costs.
     pub(super) usage: BTreeMap<SessionId, Usage>,
+}
+
+/// Where a prompt stands in a transcript.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It is not there.
+    #[default]
+    Absent,
+    /// Another prompt came after it, so that its turn is over.
+    Past,
+    /// It is the last prompt: somebody may be at work on it.
+    Last,
 }
 
 impl ClaudeFiles {
@@ -42,7 +58,15 @@ impl ClaudeFiles {
         let turn = rest.get(..end).unwrap_or_default();
         let since = self.main.get(start).and_then(time_of);
         let until = rest.get(end).and_then(time_of);
-        let (completion, answer) = end_of(turn);
+        let place = if end < rest.len() { Place::Past } else { Place::Last };
+        let completion = end_of(turn);
+        let said = || {
+            turn.iter().filter_map(|line| match line {
+                TranscriptLine::Assistant(line) if !line.is_sidechain => Some(&**line),
+                _ => None,
+            })
+        };
+        let (answer, last_line) = (answer(said()), said().next_back().and_then(|line| line.uuid.clone()));
         let mut usage = BTreeMap::new();
         add_usage(&mut usage, session, turn.iter());
         for subagent in &self.subagents {
@@ -53,7 +77,7 @@ impl ClaudeFiles {
             let id = SessionId::new(subagent.id.as_str());
             add_usage(&mut usage, &id, subagent.lines.iter().filter(is_of_turn));
         }
-        Recorded { completion, answer, usage }
+        Recorded { place, completion, answer, last_line, usage }
     }
 
     /// How the session came to rest: by the end of its last turn, if it has one.
@@ -61,17 +85,16 @@ impl ClaudeFiles {
         let Some(last) = self.main.iter().rposition(begins_another_turn) else {
             return IdleOutcome::Rest(None);
         };
-        match end_of(self.main.get(last + 1..).unwrap_or_default()).0 {
+        match end_of(self.main.get(last + 1..).unwrap_or_default()) {
             None => IdleOutcome::Unanswered,
             completion => IdleOutcome::Rest(completion),
         }
     }
 }
 
-/// How a turn ended that nothing is at work on any more, and its last words.
-fn end_of(turn: &[TranscriptLine]) -> (Option<Completion>, Option<String>) {
+/// How a turn ended that nothing is at work on any more.
+fn end_of(turn: &[TranscriptLine]) -> Option<Completion> {
     let mut completion = None;
-    let mut answer: Option<(MessageId, String)> = None;
     for line in turn {
         match line {
             TranscriptLine::User(line) if is_interruption(line) => completion = Some(Completion::Aborted),
@@ -82,16 +105,6 @@ fn end_of(turn: &[TranscriptLine]) -> (Option<Completion>, Option<String>) {
             TranscriptLine::Assistant(line) => {
                 let is_final = line.message.stop_reason.as_deref().is_some_and(|reason| reason != "tool_use");
                 completion = Some(if is_final { Completion::Settled } else { Completion::Interrupted });
-                let id = &line.message.id;
-                for text in texts(line).filter(|text| !text.trim().is_empty()) {
-                    match &mut answer {
-                        Some((known, words)) if known == id => {
-                            words.push_str("\n\n");
-                            words.push_str(text);
-                        }
-                        answer => *answer = Some((id.clone(), text.to_owned())),
-                    }
-                }
             }
             TranscriptLine::User(_)
             | TranscriptLine::System(_)
@@ -100,7 +113,24 @@ fn end_of(turn: &[TranscriptLine]) -> (Option<Completion>, Option<String>) {
             | TranscriptLine::Unknown(_) => {}
         }
     }
-    (completion, answer.map(|(_, words)| words))
+    completion
+}
+
+/// The text of the final answer: that of the last message of the model that says something and calls no tool. Lines as they are
+/// streamed and as they are written give the same.
+pub(super) fn answer<'a>(lines: impl Iterator<Item = &'a AssistantLine>) -> Option<String> {
+    let mut messages: Vec<(&MessageId, Vec<&str>, bool)> = Vec::new();
+    for line in lines.filter(|line| !line.is_error() && !is_left_out(line)) {
+        if messages.last().is_none_or(|(id, ..)| **id != line.message.id) {
+            messages.push((&line.message.id, Vec::new(), false));
+        }
+        if let Some((_, words, calls)) = messages.last_mut() {
+            words.extend(texts(line).filter(|text| !text.trim().is_empty()));
+            *calls |= line.message.content.iter().any(|block| matches!(block, ContentBlock::ToolUse { .. }));
+        }
+    }
+    let last = messages.into_iter().rfind(|(_, words, calls)| !words.is_empty() && !calls);
+    last.map(|(_, words, _)| words.join("\n\n"))
 }
 
 /// What the provider answered instead of a message.

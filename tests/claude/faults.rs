@@ -3,7 +3,7 @@
 //! Whatever the outcome, the model began the prompt at most once (twice is never right; not at all only if the caller was told so), the
 //! session takes the next prompt, its conversation is the one on disk, and no process is left.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use opencode_conductor::{
     Completion, ConvertOptions, PromptError, PromptExecutionResult, SessionConversationState, parse_claude,
@@ -71,7 +71,7 @@ fn script(moment: ClaudeMoment) -> ClaudeScript {
     ClaudeScript::new([vec![tool.into()], text("the whole answer")])
 }
 
-async fn cell(moment: ClaudeMoment, fault: ClaudeFault, promised: char) -> String {
+async fn cell(moment: ClaudeMoment, fault: ClaudeFault, promised: char) {
     let case = format!("{fault:?} at {moment:?}");
     let fake = FakeClaude::start().await.unwrap();
     let manager = manager(fake.options());
@@ -124,7 +124,6 @@ async fn cell(moment: ClaudeMoment, fault: ClaudeFault, promised: char) -> Strin
         }
     })
     .await;
-    case
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -132,22 +131,25 @@ async fn every_fault_in_every_phase_ends_as_promised() {
     // So few at once that no limit is reached because of the load that they are for each other.
     let at_once = Arc::new(Semaphore::new(6));
     let mut cells = JoinSet::new();
+    let mut names = HashMap::new();
     for (fault, letters) in promises() {
         for (moment, promised) in
             ALL.into_iter().zip(letters.chars()).filter(|(_, promised)| *promised != '.')
         {
+            let case = format!("{fault:?} at {moment:?}");
             let (at_once, fault) = (Arc::clone(&at_once), fault.clone());
-            cells.spawn(async move {
+            let task = cells.spawn(async move {
                 let _permit = at_once.acquire_owned().await.unwrap();
-                Box::pin(cell(moment, fault, promised)).await
+                Box::pin(cell(moment, fault, promised)).await;
             });
+            names.insert(task.id(), case);
         }
     }
     let n_cells = cells.len();
     let mut failures = Vec::new();
     while let Some(ended) = cells.join_next().await {
         if let Err(error) = ended {
-            failures.push(error.to_string());
+            failures.push(format!("{}: {error}", names[&error.id()]));
         }
     }
     assert!(failures.is_empty(), "{} of {n_cells} cells: {failures:#?}", failures.len());

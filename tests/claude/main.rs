@@ -7,4 +7,5 @@ mod anthropic;
 mod errors;
 mod faults;
 mod real;
+mod resume;
 mod stage;

@@ -1,0 +1,89 @@
+//! Turns that another manager asks for: while they run, and when they are over.
+
+use opencode_conductor::{
+    Completion, ConversationManager, MessageId, PromptError, PromptExecutionResult, PromptInput, SessionId,
+    claude::ClaudeError,
+    test_util::{ClaudeScript, ClaudeStep, ClaudeTool, FakeClaude},
+};
+
+use crate::stage::{input, manager, session, soon};
+
+fn text(words: &str) -> ClaudeStep {
+    ClaudeStep::Text(words.to_owned())
+}
+
+async fn resume(
+    manager: &ConversationManager,
+    session: &SessionId,
+    prompt: &str,
+) -> Result<PromptExecutionResult, PromptError> {
+    soon(manager.resume(session.clone(), MessageId::from(prompt))).await
+}
+
+#[tokio::test]
+async fn an_answer_is_the_same_when_it_is_asked_for_again() {
+    let calling = vec![text("I look."), ClaudeTool::bash("true").into()];
+    let parts = vec![text("First."), text("Second.")];
+    let rows = [
+        (ClaudeScript::text("one"), Some("one")),
+        (ClaudeScript::new([parts.clone()]), Some("First.\n\nSecond.")),
+        (ClaudeScript::new([calling.clone(), parts.clone()]), Some("First.\n\nSecond.")),
+        (ClaudeScript::new([calling, vec![text("  ")]]), None),
+        (
+            ClaudeScript::new([
+                vec![ClaudeTool::subagent(ClaudeScript::text("the part")).in_background().into()],
+                vec![text("Started.")],
+            ])
+            .after([parts]),
+            Some("First.\n\nSecond."),
+        ),
+    ];
+    let fake = FakeClaude::start().await.unwrap();
+    for (n, (script, expected)) in rows.into_iter().enumerate() {
+        let live = manager(fake.options());
+        let id = session(&live, "/project").await;
+        let prompt = format!("prompt-{n}");
+        let result = soon(live.prompt(input(&id, &script).message_id(prompt.clone())).into_future()).await;
+        assert_eq!(result.unwrap().answer().as_deref(), expected, "live: {script:?}");
+        soon(live.shutdown()).await;
+        let later = manager(fake.options());
+        let result = resume(&later, &id, &prompt).await.unwrap();
+        assert_eq!(
+            (result.answer().as_deref(), &result.completion),
+            (expected, &Completion::Settled),
+            "{script:?}"
+        );
+        soon(later.shutdown()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_turn_that_another_manager_works_on_is_not_called_over() {
+    let fake = FakeClaude::start().await.unwrap();
+    let (owner, other) = (manager(fake.options()), manager(fake.options()));
+    let id = session(&owner, "/project").await;
+    soon(owner.prompt(input(&id, &ClaudeScript::text("one")).message_id("first")).into_future())
+        .await
+        .unwrap();
+    let gated = ClaudeScript::new([vec![ClaudeStep::Gate("gate".to_owned()), text("two")]]);
+    let running = owner.prompt(input(&id, &gated).message_id("second")).start();
+    soon(fake.wait_at("gate")).await;
+    let past = resume(&other, &id, "first").await.unwrap();
+    assert_eq!(past.answer().as_deref(), Some("one"), "what is over can be asked for");
+    let unknown = resume(&other, &id, "no-such-prompt").await.map(|result| result.completion);
+    assert!(
+        matches!(unknown, Ok(Completion::Interrupted) | Err(PromptError::Interrupted { .. })),
+        "nobody works on it: {unknown:?}"
+    );
+    let error = resume(&other, &id, "second").await.unwrap_err();
+    let PromptError::NotDelivered { source: Some(source), .. } = &error else { panic!("{error:?}") };
+    assert!(matches!(source.downcast_ref(), Some(ClaudeError::SessionInUse { .. })), "{source:?}");
+    fake.open_gate("gate");
+    assert_eq!(soon(running).await.unwrap().answer().as_deref(), Some("two"));
+    soon(owner.shutdown()).await;
+    assert_eq!(resume(&other, &id, "second").await.unwrap().answer().as_deref(), Some("two"));
+    let next = PromptInput::new(id, ClaudeScript::text("three").prompt("go on"));
+    assert_eq!(soon(other.prompt(next).into_future()).await.unwrap().answer().as_deref(), Some("three"));
+    assert_eq!((fake.runs("first"), fake.runs("second")), (1, 1));
+    soon(other.shutdown()).await;
+}
