@@ -254,6 +254,13 @@ impl World {
         Some(faults.remove(place).fault)
     }
 
+    /// Takes a fault of this kind away from a moment; says whether there was one.
+    fn take_fault(&self, moment: ClaudeMoment, fault: &ClaudeFault) -> bool {
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = faults.iter().position(|injection| injection.at == moment && injection.fault == *fault);
+        place.map(|place| faults.remove(place)).is_some()
+    }
+
     async fn stand_at(&self, gate: &str) {
         self.gates.send_modify(|gates| {
             gates.reached.insert(gate.to_owned());

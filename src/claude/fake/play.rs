@@ -367,6 +367,7 @@ impl<'a> Turn<'a> {
         if let Some((agent, _)) = thread.subagent {
             body["agent_id"] = agent.into();
         }
+        process.close_input_at(ClaudeMoment::Ask).await;
         process.say(json!({"type": "control_request", "request_id": request, "request": body}));
         process.at(ClaudeMoment::Ask).await?;
         let answer = process.unless_interrupted(process.answer(&request)).await;

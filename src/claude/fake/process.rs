@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt},
@@ -235,11 +235,7 @@ impl FakeProcess {
                 ClaudeFault::Exit(status, stderr) => {
                     return Err(Halt::End(End::Exit(status, stderr)));
                 }
-                ClaudeFault::CloseInput => {
-                    if let Some(reader) = pid(self.reader) {
-                        let _ended = kill_process(reader, Signal::KILL);
-                    }
-                }
+                ClaudeFault::CloseInput => self.close_input().await,
                 ClaudeFault::Slow(pause) => sleep(pause).await,
                 ClaudeFault::Lag(lag) => {
                     *self.lag.lock().unwrap_or_else(PoisonError::into_inner) = Some(lag);
@@ -247,6 +243,23 @@ impl FakeProcess {
             }
         }
         Ok(())
+    }
+
+    /// Closes standard input: whatever was written to it and not read is lost, and nothing can be written any more.
+    async fn close_input(&self) {
+        let Some(reader) = pid(self.reader) else { return };
+        let _ended = kill_process(reader, Signal::KILL);
+        // Until it is gone it holds the pipe open.
+        while test_kill_process(reader).is_ok() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Closes standard input if it is to be closed at this moment: before a request whose answer must not be read.
+    pub(super) async fn close_input_at(&self, moment: ClaudeMoment) {
+        if self.world.take_fault(moment, &ClaudeFault::CloseInput) {
+            self.close_input().await;
+        }
     }
 }
 

@@ -21,8 +21,8 @@ exec 3<>/dev/tcp/127.0.0.1/{port} 4<>/dev/tcp/127.0.0.1/{port} 5<&0
 printf 'in %s %s\n' $$ $# >&4
 printf '%s\0' "$CONDUCTOR_DIRECTORY" "$@" >&4
 {{ while IFS= read -r line; do printf '%s\n' "$line"; done <&5; printf '{{"type":"eof"}}\n'; }} >&4 2>/dev/null &
-printf 'out %s %s\n' $$ $! >&3
 exec 5<&- 0<&-
+printf 'out %s %s\n' $$ $! >&3
 cat <&3 2>/dev/null
 read -r end <&4
 case $end in
