@@ -27,6 +27,8 @@ const MAX_EARLY_BYTES: usize = 1 << 18;
 /// A message of which at least a part was seen.
 #[derive(Debug, Default)]
 pub(crate) struct MessageLog {
+    /// How many of its calls sent a subagent to the background.
+    n_background: usize,
     /// Absent while only parts were seen.
     pub(crate) info: Option<MessageInfo>,
     pub(super) parts: BTreeMap<PartId, PartLog>,
@@ -83,6 +85,27 @@ impl MessageLog {
 
     pub(crate) fn parts(&self) -> impl Iterator<Item = &Part> + Clone {
         self.parts.values().map(|log| &log.part)
+    }
+
+    /// The calls that have not come to an end.
+    pub(super) fn running_tools(&self) -> impl Iterator<Item = &Part> {
+        self.parts().filter(|part| is_running_tool(part))
+    }
+
+    /// The sessions that its calls name, each with the call.
+    pub(super) fn named(&self) -> impl Iterator<Item = (&SessionId, &PartId)> {
+        self.parts.iter().filter_map(|(part, log)| Some((log.child.as_ref()?, part)))
+    }
+
+    /// Whether a part is a call that has not come to an end.
+    pub(super) fn is_running_tool(&self, part: &PartId) -> bool {
+        self.parts.get(part).is_some_and(|log| is_running_tool(&log.part))
+    }
+
+    /// How many of its calls sent a subagent to the background.
+    #[cfg(any(test, feature = "client"))]
+    pub(crate) fn n_background(&self) -> usize {
+        self.n_background
     }
 
     /// The step that this message is, if it is one.
@@ -146,6 +169,7 @@ impl MessageLog {
         let is_completed = self.is_completed();
         let is_user = is_user || self.is_user();
         let early = self.early.remove(&part.id).flatten();
+        let was_background = self.parts.get(&part.id).is_some_and(PartLog::is_background);
         let (log, merged) = match self.parts.entry(part.id.clone()) {
             Entry::Occupied(entry) => {
                 let log = entry.into_mut();
@@ -167,6 +191,8 @@ impl MessageLog {
             log.forget_streamed();
         }
         self.view = OnceLock::new();
+        self.n_background =
+            self.n_background + usize::from(log.is_background()) - usize::from(was_background);
         let Some(info) = &self.info else { return true };
         match merged {
             Merged::Grown(from) if !is_completed => {
@@ -235,6 +261,7 @@ impl MessageLog {
         self.early.remove(part);
         let Some(log) = self.parts.remove(part) else { return false };
         self.view = OnceLock::new();
+        self.n_background -= usize::from(log.is_background());
         log.retract(effects);
         if self.is_user() {
             self.show_whole(converter, effects);
@@ -310,7 +337,15 @@ impl MessageLog {
     }
 }
 
+fn is_running_tool(part: &Part) -> bool {
+    matches!(&part.body, PartBody::Tool(tool) if !tool.state.status.is_final())
+}
+
 impl PartLog {
+    fn is_background(&self) -> bool {
+        matches!(&self.part.body, PartBody::Tool(tool) if tool.is_background_task())
+    }
+
     fn new(part: Part) -> Self {
         let stored = text(&part).map_or(0, |text| text.text.len());
         let child = child(&part);

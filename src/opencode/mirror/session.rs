@@ -50,6 +50,8 @@ pub(super) struct SessionLog {
     first_steps: IdMap<MessageId, (Millis, MessageId)>,
     /// Messages of which only parts were seen, oldest first.
     early: VecDeque<MessageId>,
+    /// Calls that run in steps that may go on, and that do not merely wait for a session of the tree's own.
+    lone_calls: BTreeSet<(MessageId, PartId)>,
     /// Steps that are not complete.
     incomplete: BTreeSet<MessageId>,
     /// Messages that came after the last turn was over.
@@ -110,6 +112,7 @@ impl SessionLog {
             order: BTreeSet::new(),
             first_steps: IdMap::default(),
             early: VecDeque::new(),
+            lone_calls: BTreeSet::new(),
             incomplete: BTreeSet::new(),
             active: BTreeSet::new(),
             idle: false,
@@ -161,10 +164,45 @@ impl SessionLog {
     /// The calls that have not come to an end, in steps that may still go on.
     pub(super) fn running_tools(&self) -> impl Iterator<Item = &Part> {
         let running = self.incomplete.intersection(&self.active);
-        running
-            .filter_map(|id| self.messages.get(id))
-            .flat_map(MessageLog::parts)
-            .filter(|part| matches!(&part.body, PartBody::Tool(tool) if !tool.state.status.is_final()))
+        running.filter_map(|id| self.messages.get(id)).flat_map(MessageLog::running_tools)
+    }
+
+    pub(super) fn has_lone_call(&self) -> bool {
+        !self.lone_calls.is_empty()
+    }
+
+    /// Says whether the session that a call names is one of the tree's own.
+    pub(super) fn attend(&mut self, message: &MessageId, part: &PartId, is_ours: bool) {
+        let runs = |log: &MessageLog| log.is_running_tool(part);
+        if !is_ours && self.messages.get(message).is_some_and(runs) && self.is_open(message) {
+            self.lone_calls.insert((message.clone(), part.clone()));
+        } else if !self.lone_calls.is_empty() {
+            self.lone_calls.remove(&(message.clone(), part.clone()));
+        }
+    }
+
+    /// Whether a message is a step that may go on.
+    fn is_open(&self, message: &MessageId) -> bool {
+        self.incomplete.contains(message) && self.active.contains(message)
+    }
+
+    /// The sessions that calls of this one name, each with the call.
+    pub(super) fn named(&self) -> impl Iterator<Item = (&SessionId, &PartId)> {
+        self.messages.values().flat_map(MessageLog::named)
+    }
+
+    /// Sees anew which calls of a message run. Those that name a session claim it, and are then told whose it is.
+    fn count_calls(&mut self, message: &MessageId) {
+        let calls = (message.clone(), PartId::default())..;
+        let old: Vec<_> = self.lone_calls.range(calls).take_while(|(of, _)| of == message).cloned().collect();
+        for call in &old {
+            self.lone_calls.remove(call);
+        }
+        if !self.is_open(message) {
+            return;
+        }
+        let running = self.messages.get(message).into_iter().flat_map(MessageLog::running_tools);
+        self.lone_calls.extend(running.map(|part| (message.clone(), part.id.clone())));
     }
 
     /// What was last shown of a part.
@@ -250,6 +288,7 @@ impl SessionLog {
         }
         let id = &id;
         let is_incomplete = log.is_incomplete();
+        let was_open = self.is_open(id);
         let is_step = prompt.is_some();
         if old_place.as_ref() != Some(&place) {
             if let Some(old_place) = &old_place {
@@ -271,6 +310,9 @@ impl SessionLog {
         } else {
             self.incomplete.remove(id);
         }
+        if was_open != self.is_open(id) {
+            self.count_calls(id);
+        }
         self.changed(id, effects);
         // A new prompt is not at rest: it is about to be answered.
         if is_step {
@@ -287,7 +329,7 @@ impl SessionLog {
         options: ConvertOptions,
         effects: &mut Effects,
     ) {
-        let id = &part.message_id.clone();
+        let (id, part_id) = (&part.message_id.clone(), &part.id.clone());
         if !self.admits(Thing::Message(id), source)
             || !self.admits(Thing::Part(&part.id), source)
             || !self.has_room(id, effects)
@@ -297,6 +339,7 @@ impl SessionLog {
         let (conversation, log) = self.log(id);
         let converter = converter(conversation, options, log);
         if log.merge_part(part, is_user, source, converter, effects) && log.info.is_some() {
+            self.attend(id, part_id, false);
             self.changed(id, effects);
         }
     }
@@ -372,6 +415,7 @@ impl SessionLog {
             let gone: Vec<PartId> = log.parts.keys().filter(|part| !kept.contains(part)).cloned().collect();
             for part in &gone {
                 log.remove_part(part, converter(&self.conversation, options, log), effects);
+                self.lone_calls.remove(&(id.clone(), part.clone()));
             }
             if !gone.is_empty() {
                 self.changed(&id, effects);
@@ -392,6 +436,7 @@ impl SessionLog {
         effects: &mut Effects,
     ) {
         self.remember_removed(Removed::Part(part.clone()));
+        self.lone_calls.remove(&(id.clone(), part.clone()));
         let Some(log) = self.messages.get_mut(id) else { return };
         if log.remove_part(part, converter(&self.conversation, options, log), effects) && log.info.is_some() {
             self.changed(id, effects);
@@ -404,6 +449,7 @@ impl SessionLog {
         if self.active.is_empty() {
             return;
         }
+        self.lone_calls.clear();
         for id in std::mem::take(&mut self.active) {
             if let Some(log) = self.messages.get_mut(&id) {
                 log.at_rest = true;
@@ -558,6 +604,7 @@ impl SessionLog {
         self.early.retain(|early| early != id);
         self.incomplete.remove(id);
         self.active.remove(id);
+        self.count_calls(id);
         if let Some(place) = place {
             self.order.remove(&place);
             self.changed(id, effects);

@@ -64,6 +64,10 @@ pub struct SessionTree {
     /// The sessions of which more is to be seen, and those with calls that may run: few of many.
     restless: BTreeSet<SessionId>,
     working: BTreeSet<SessionId>,
+    /// The sessions with calls that run and do not merely wait for a confirmed session.
+    calling: BTreeSet<SessionId>,
+    /// The calls that name a session: whose they are, and the message.
+    namers: BTreeMap<SessionId, BTreeMap<(SessionId, PartId), MessageId>>,
     n_confirmed: usize,
     n_messages: usize,
     n_dropped: u64,
@@ -81,6 +85,8 @@ impl SessionTree {
             deleted: VecDeque::new(),
             restless: BTreeSet::new(),
             working: BTreeSet::new(),
+            calling: BTreeSet::new(),
+            namers: BTreeMap::new(),
             n_confirmed: 1,
             n_messages: 0,
             n_dropped: 0,
@@ -229,6 +235,7 @@ impl SessionTree {
                 self.n_confirmed += 1;
                 log.show_usage(self.options, effects);
                 open.extend(log.children.iter().cloned());
+                self.attend_namers(&id, true);
             }
         }
     }
@@ -352,6 +359,24 @@ impl SessionTree {
             .flat_map(SessionLog::running_tools)
     }
 
+    /// Whether a call runs anywhere that does not merely wait for a confirmed session.
+    #[cfg(any(test, feature = "client"))]
+    pub(crate) fn has_lone_call(&self) -> bool {
+        !self.calling.is_empty()
+    }
+
+    /// Panics unless what is kept count of is what counting gives.
+    #[cfg(test)]
+    pub(crate) fn check_lone_calls(&self) {
+        use crate::opencode::wire::PartBody;
+        let is_ours = |child: SessionId| self.is_confirmed(&child);
+        let is_lone = |part: &Part| match &part.body {
+            PartBody::Tool(tool) => !tool.child_session().is_some_and(is_ours),
+            _ => false,
+        };
+        assert_eq!(self.has_lone_call(), self.running_tools().any(is_lone));
+    }
+
     /// Whether a session shows that is not confirmed.
     #[cfg(any(test, feature = "client"))]
     pub(crate) fn has_unconfirmed(&self) -> bool {
@@ -375,6 +400,7 @@ impl SessionTree {
         self.n_dropped += effects.n_dropped;
         mark(&mut self.restless, id, !session.is_at_rest());
         mark(&mut self.working, id, session.has_open_steps());
+        mark(&mut self.calling, id, session.has_lone_call());
         if !session.is_confirmed {
             effects.out.progress = false;
             effects.withhold_usage();
@@ -428,6 +454,7 @@ impl SessionTree {
     /// A task part of `session` names a child, or no longer does.
     fn claim(&mut self, session: &SessionId, claim: Claim, effects: &mut Effects) {
         let Claim { child, part, owner } = claim;
+        self.named(session, &child, &part, owner.as_ref().map(|owner| &owner.order.message));
         if !self.sessions.contains_key(&child) {
             if owner.is_none() || self.deleted.contains(&child) {
                 return;
@@ -450,6 +477,35 @@ impl SessionTree {
         } else if log.speaks_for_itself() {
             self.announce(&child, effects);
         }
+    }
+
+    /// Remembers that a call names a session, or no longer does.
+    fn named(&mut self, session: &SessionId, child: &SessionId, part: &PartId, message: Option<&MessageId>) {
+        let call = (session.clone(), part.clone());
+        if let Some(message) = message {
+            self.namers.entry(child.clone()).or_default().insert(call, message.clone());
+            if self.is_confirmed(child) {
+                self.attend(session, message, part, true);
+            }
+        } else if let Some(calls) = self.namers.get_mut(child) {
+            calls.remove(&call);
+            if calls.is_empty() {
+                self.namers.remove(child);
+            }
+        }
+    }
+
+    /// Tells the calls that name a session whether it is one of the tree's own.
+    fn attend_namers(&mut self, child: &SessionId, is_ours: bool) {
+        for ((session, part), message) in self.namers.get(child).cloned().unwrap_or_default() {
+            self.attend(&session, &message, &part, is_ours);
+        }
+    }
+
+    fn attend(&mut self, session: &SessionId, message: &MessageId, part: &PartId, is_ours: bool) {
+        let Some(log) = self.sessions.get_mut(session) else { return };
+        log.attend(message, part, is_ours);
+        mark(&mut self.calling, session, log.has_lone_call());
     }
 
     /// Moves a child and all below it to another thread.
@@ -520,9 +576,14 @@ impl SessionTree {
             if let Some(log) = self.sessions.remove(id) {
                 self.n_messages -= log.n_messages();
                 self.n_confirmed -= usize::from(log.is_confirmed);
+                for (child, part) in log.named() {
+                    self.named(id, child, part, None);
+                }
             }
             self.restless.remove(id);
             self.working.remove(id);
+            self.calling.remove(id);
+            self.attend_namers(id, false);
         }
         gone
     }

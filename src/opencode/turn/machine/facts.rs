@@ -2,10 +2,7 @@
 
 use crate::{
     ids::MessageId,
-    opencode::{
-        mirror::{MessageLog, SessionTree},
-        wire::{Part, PartBody},
-    },
+    opencode::mirror::{MessageLog, SessionTree},
     time::Millis,
 };
 
@@ -43,9 +40,7 @@ impl Facts {
             if let Some(step) = log.step() {
                 facts.steps += 1;
                 facts.incomplete += usize::from(step.time.completed.is_none());
-                let background =
-                    |part: &&Part| matches!(&part.body, PartBody::Tool(tool) if tool.is_background_task());
-                n_background += log.parts().filter(background).count();
+                n_background += log.n_background();
             }
             n_prompts += usize::from(log.is_user());
         };
@@ -65,11 +60,8 @@ impl Facts {
         let asked = tree.logs(root).next_back().is_some_and(MessageLog::is_user);
         let moved = prompt.is_some_and(|prompt| moved(tree, prompt));
         facts.runs_again = n_background > n_prompts || moved || (asked && n_prompts > 0);
-        facts.tool_running = tree.running_tools().any(|part| match &part.body {
-            // A subagent that is seen speaks for itself.
-            PartBody::Tool(tool) => tool.child_session().is_none_or(|child| !tree.is_confirmed(&child)),
-            _ => false,
-        });
+        // A subagent that is seen speaks for itself.
+        facts.tool_running = tree.has_lone_call();
         facts
     }
 }

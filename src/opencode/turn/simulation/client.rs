@@ -131,6 +131,7 @@ impl World {
             return;
         }
         loop {
+            self.client.tree.check_lone_calls();
             let actions = self.client.turn.advance(self.now, &mut self.client.tree).actions;
             if actions.is_empty() {
                 break;

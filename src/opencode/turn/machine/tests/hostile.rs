@@ -242,12 +242,21 @@ fn a_turn_that_waits_for_a_stranger_has_the_limit_of_a_tool() {
     assert!(bench.now >= began + 50 * SECOND, "but a tool may take its time");
 }
 
-/// Tells a tree of so many children of its root, each with a step and then a call that names it.
+/// Tells a turn of so many children of its root, each with a step and then a call that names it, in batches as they come from the
+/// stream.
 #[cfg(target_os = "linux")]
 fn flood(n_children: usize) -> Duration {
+    let mut bench = Bench::running();
     let began = cpu_time();
-    let mut tree = SessionTree::new(ROOT.into(), ConvertOptions::default());
-    let mut hear = |payload: EventPayload| drop(tree.apply_event(ServerEvent::new(payload)));
+    let mut n_heard = 0;
+    let mut hear = |payload: EventPayload| {
+        let event = Input::Event(ServerEvent::new(payload).into());
+        bench.turn.handle(bench.now, &mut bench.tree, event);
+        n_heard += 1;
+        if n_heard % 256 == 0 {
+            bench.turn.advance(bench.now, &mut bench.tree);
+        }
+    };
     let step = |id: &str, session: &str| AssistantMessage {
         id: id.into(),
         session_id: session.into(),
@@ -269,8 +278,9 @@ fn flood(n_children: usize) -> Duration {
         let part = Part::new(PartId::new(format!("prt_{index}")), ROOT.into(), "msg_root".into(), body);
         hear(EventPayload::PartUpdated { part, delta: None });
     }
-    assert_eq!((tree.children().count(), tree.n_dropped()), (n_children, 0));
-    cpu_time().saturating_sub(began)
+    let spent = cpu_time().saturating_sub(began);
+    assert_eq!((bench.tree.children().count(), bench.tree.n_dropped()), (n_children, 0));
+    spent
 }
 
 /// What this thread has computed so far: unlike time, not a matter of what else the machine does.
@@ -284,6 +294,7 @@ fn cpu_time() -> Duration {
 #[test]
 fn many_children_cost_in_proportion() {
     let (few, many) = (flood(2000), flood(16_000));
+    println!("2,000 children take {few:?}, 16,000 take {many:?}");
     assert!(many < 3 * 8 * few, "2,000 children take {few:?}, 16,000 take {many:?}");
 }
 

@@ -117,6 +117,7 @@ impl Bench {
 
     fn advance(&mut self) -> Vec<Done> {
         let mut done = Vec::new();
+        self.tree.check_lone_calls();
         for action in self.turn.advance(self.now, &mut self.tree).actions {
             done.push(match action {
                 Action::Record(delivery) => {
