@@ -19,9 +19,9 @@ use tokio_util::sync::CancellationToken;
 /// How far a watcher may fall behind before it gets a new snapshot instead.
 pub(crate) const CAPACITY: usize = 1024;
 /// Tasks are kept with their conversations until the program ends.
-const MAX_TASKS: usize = 500;
+pub(crate) const MAX_TASKS: usize = 500;
 /// Requests that were over before their task had heard of them, which each task hears of soon.
-const MAX_CLOSED: usize = 1024;
+pub(crate) const MAX_CLOSED: usize = 1024;
 
 /// Where the tasks run.
 #[derive(Debug, Clone, Serialize)]
@@ -134,8 +134,12 @@ impl Hub {
         (json(seq, snapshot), changes)
     }
 
-    pub(crate) fn add(&self, prompt: String) -> usize {
+    /// Adds a task, if there is room for another.
+    pub(crate) fn add(&self, prompt: String) -> Option<usize> {
         let mut world = self.world();
+        if world.tasks.len() >= MAX_TASKS {
+            return None;
+        }
         let id = world.tasks.len() + 1;
         let task = Task {
             id,
@@ -151,12 +155,7 @@ impl Hub {
         };
         world.tasks.push(Shown { task, conversation: SessionConversationState::new() });
         self.tell_task(&mut world, id);
-        id
-    }
-
-    /// Whether there is no room for another task.
-    pub(crate) fn is_full(&self) -> bool {
-        self.world().tasks.len() >= MAX_TASKS
+        Some(id)
     }
 
     pub(crate) fn change(&self, id: usize, change: impl FnOnce(&mut Task)) {

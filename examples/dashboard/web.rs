@@ -220,12 +220,11 @@ async fn start(State(site): State<Site>, Json(task): Json<NewTask>) -> Response 
     if site.closing.is_cancelled() {
         return (StatusCode::SERVICE_UNAVAILABLE, "the program is about to end").into_response();
     }
-    if site.hub.is_full() {
-        return (StatusCode::TOO_MANY_REQUESTS, "there are too many tasks; start the program again")
-            .into_response();
+    match site.runner.start(task.prompt) {
+        Some(id) => (StatusCode::CREATED, Json(json!({"id": id}))).into_response(),
+        None => (StatusCode::TOO_MANY_REQUESTS, "there are too many tasks; start the program again")
+            .into_response(),
     }
-    let id = site.runner.start(task.prompt);
-    (StatusCode::CREATED, Json(json!({"id": id}))).into_response()
 }
 
 async fn abort(State(site): State<Site>, Path(id): Path<usize>) -> Response {

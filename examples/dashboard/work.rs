@@ -48,9 +48,9 @@ impl Runner {
         }))
     }
 
-    /// Starts a task and returns its id.
-    pub(crate) fn start(&self, prompt: String) -> usize {
-        let id = self.0.hub.add(prompt.clone());
+    /// Starts a task and returns its id, if there is room for another.
+    pub(crate) fn start(&self, prompt: String) -> Option<usize> {
+        let id = self.0.hub.add(prompt.clone())?;
         let stop = self.0.stop.child_token();
         self.0.stops.lock().unwrap_or_else(PoisonError::into_inner).insert(id, stop.clone());
         let inner = Arc::clone(&self.0);
@@ -64,7 +64,7 @@ impl Runner {
                 task.outcome = Some(outcome);
             });
         });
-        id
+        Some(id)
     }
 
     /// Aborts a task; false if it does not run.

@@ -1,9 +1,9 @@
 //! Whoever watches the tasks sees the same, whenever they come and however slow they are.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use opencode_conductor::{
-    ConversationEvent, SessionConversationState,
+    Ask, ConversationEvent, Permission, RequestId, SessionConversationState, Subject,
     test_util::{Script, Step},
 };
 use reqwest::Response;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    hub::{About, CAPACITY, Hub, Watcher},
+    hub::{About, CAPACITY, Hub, MAX_CLOSED, MAX_TASKS, Watcher},
     rig::Dashboard,
 };
 
@@ -141,15 +141,58 @@ async fn a_watcher_that_falls_behind_gets_a_new_snapshot() {
     let mut watcher = Watcher::new(Arc::clone(&hub), CancellationToken::new());
     let mut next = async || serde_json::from_str::<Value>(&watcher.next().await.unwrap()).unwrap();
     assert_eq!(next().await["type"], "snapshot");
-    hub.add("first".to_owned());
+    let first = hub.add("first".to_owned()).unwrap();
     let change = next().await;
     assert_eq!((&change["type"], &change["seq"]), (&json!("task"), &json!(1)));
-    for _ in 0..=CAPACITY {
-        hub.add("another".to_owned());
+    for n in 0..=CAPACITY {
+        hub.change(first, |task| task.note = Some(n.to_string()));
     }
     let snapshot = next().await;
     assert_eq!((&snapshot["type"], &snapshot["seq"]), (&json!("snapshot"), &json!(CAPACITY + 2)));
-    assert_eq!(snapshot["tasks"].as_array().unwrap().len(), CAPACITY + 2);
-    hub.add("last".to_owned());
+    assert_eq!(snapshot["tasks"][0]["note"], json!(CAPACITY.to_string()));
+    hub.add("last".to_owned()).unwrap();
     assert_eq!(next().await["seq"], json!(CAPACITY + 3));
+}
+
+#[tokio::test]
+async fn what_is_kept_for_the_page_is_bounded() {
+    let hub = Arc::new(Hub::new(About { server: String::new(), directory: String::new() }));
+    for _ in 0..MAX_TASKS {
+        assert!(hub.add("task".to_owned()).is_some());
+    }
+    assert_eq!(hub.add("one too many".to_owned()), None);
+
+    // Of requests that were closed before they were asked, the newest are remembered.
+    let id = |n: usize| RequestId::from(format!("per_{n}").as_str());
+    for n in 0..=MAX_CLOSED {
+        hub.close(&id(n));
+    }
+    for n in [0, 1, MAX_CLOSED] {
+        let subject = Subject::Permission(Permission::new("bash", Vec::new()));
+        hub.asked(1, Ask::new(id(n), "ses_1".into(), "ses_1".into(), subject));
+    }
+    let mut watcher = Watcher::new(Arc::clone(&hub), CancellationToken::new());
+    let snapshot: Value = serde_json::from_str(&watcher.next().await.unwrap()).unwrap();
+    let open = &snapshot["tasks"][0]["permissions"];
+    assert_eq!((open.as_array().unwrap().len(), &open[0]["id"]), (1, &json!("per_0")));
+}
+
+#[tokio::test]
+async fn so_many_pages_may_watch_and_one_that_goes_makes_room() {
+    let dashboard = Dashboard::start([("do it", Script::new([Step::text("done")]))]).await;
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let watch = async || {
+        let request = client.get(format!("{}/events", dashboard.url)).header("cookie", dashboard.cookie());
+        request.send().await.unwrap()
+    };
+    let mut pages = Vec::new();
+    for _ in 0..32 {
+        let page = watch().await;
+        assert_eq!(page.status(), 200);
+        pages.push(page);
+    }
+    assert_eq!(watch().await.status(), 503);
+    pages.pop();
+    let has_room = async || while watch().await.status() != 200 {};
+    tokio::time::timeout(Duration::from_secs(60), has_room()).await.expect("there is room again");
 }
