@@ -11,6 +11,7 @@ use std::{
 };
 
 use opencode_conductor::{ConversationEvent, SessionConversationState};
+use serde_json::{Value, json};
 
 fn replay(arguments: &[&str]) -> Output {
     let tests = std::env::current_exe().unwrap();
@@ -86,6 +87,65 @@ fn the_views_show_the_conversation() {
     let markdown = show(&["--markdown"]);
     assert!(markdown.contains("> ### Subagent general: inner · success"), "{markdown}");
     assert!(markdown.contains("> > Inner is done."), "{markdown}");
+}
+
+/// Models, tools and servers write what they like; a person who looks at it has a terminal that obeys.
+#[test]
+fn nothing_that_steers_a_terminal_is_printed() {
+    let evil = "\u{1b}]0;title\u{7}\u{1b}[2J\u{1b}[31m\u{9b}31m\u{202e}gnp.exe";
+    let step = |id: &str, session: &str, parts: Value| {
+        let info = json!({
+            "id": id, "sessionID": session, "role": "assistant", "time": {"created": 2, "completed": 3}, "modelID": evil,
+            "providerID": evil, "error": {"name": evil, "data": {"message": evil}},
+        });
+        let named = |mut part: Value, n: usize| {
+            part["id"] = json!(format!("prt_{id}_{n}"));
+            (part["messageID"], part["sessionID"]) = (json!(id), json!(session));
+            part
+        };
+        let parts = parts.as_array().unwrap().iter().cloned().enumerate();
+        json!({"info": info, "parts": parts.map(|(n, part)| named(part, n)).collect::<Vec<_>>()})
+    };
+    let tool = |name: &str, status: &str, metadata: Value| {
+        let input = json!({"command": evil, "description": evil, "subagent_type": evil, "prompt": evil});
+        let state = json!({
+            "status": status, "input": input, "output": evil, "error": evil, "title": evil, "metadata": metadata,
+            "time": {"start": 1, "end": 2},
+        });
+        json!({"type": "tool", "callID": evil, "tool": name, "state": state})
+    };
+    let parts = json!([
+        {"type": "text", "text": evil, "time": {"start": 1, "end": 2}},
+        {"type": "reasoning", "text": evil, "time": {"start": 1, "end": 2}},
+        tool(evil, "completed", json!({})),
+        tool("bash", "error", json!({})),
+        tool("task", "completed", json!({"sessionId": "ses_2"})),
+    ]);
+    let inner = json!([{"type": "text", "text": evil, "time": {"start": 1, "end": 2}}]);
+    let document = json!({
+        "info": {"id": "ses_1", "title": evil, "time": {"created": 1, "updated": 1}},
+        "messages": [step("msg_1", "ses_1", parts), {"info": evil, "parts": []}],
+        "children": [{
+            "info": {"id": "ses_2", "parentID": "ses_1", "title": evil, "time": {"created": 1, "updated": 1}},
+            "messages": [step("msg_2", "ses_2", inner)],
+        }],
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("export.json");
+    fs::write(&file, document.to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    for view in [&[file][..], &[file, "--markdown"], &[file, "--json"], &[file, "--events"], &[evil]] {
+        let ended = replay(view);
+        let [stdout, stderr] = [ended.stdout, ended.stderr].map(|text| String::from_utf8(text).unwrap());
+        assert!(stdout.contains("gnp.exe") || stderr.contains("gnp.exe"), "{view:?}: {stdout} {stderr}");
+        // The program's own colours.
+        let stdout = ["0", "1", "2", "31", "32", "33", "34", "35", "36", "90"]
+            .iter()
+            .fold(stdout, |text, colour| text.replace(&format!("\u{1b}[{colour}m"), ""));
+        let is_evil = |c: char| c.is_control() && c != '\n' || ('\u{202a}'..='\u{202e}').contains(&c);
+        let found: Vec<char> = stdout.chars().chain(stderr.chars()).filter(|c| is_evil(*c)).collect();
+        assert!(found.is_empty(), "{view:?}: {found:?} in {stdout} {stderr}");
+    }
 }
 
 #[test]
