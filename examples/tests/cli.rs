@@ -345,12 +345,20 @@ async fn a_person_at_the_terminal_is_asked() {
 /// What was typed before there was a question is no answer to it.
 #[tokio::test]
 async fn typed_ahead_input_does_not_answer() {
-    use rustix::{fs::OFlags, pty};
-    use tokio::io::AsyncWriteExt;
-
     let mut tool = ScriptedTool::new("bash", json!({"command": "touch x"})).output("ok");
     tool.result.ask = Some(("bash".to_owned(), "touch x".to_owned()));
     let prompt = Script::new([Step::tool(tool), Step::text("Done.")]).prompt("do it");
+    let command = example("run_task", &["--permission", "ask", "--json", &prompt]);
+    let printed = answered_at_a_terminal(command, "y\ny\n", "n\n").await;
+    assert!(printed.contains("touch x") && printed.contains("[a]lways allows from now on"), "{printed}");
+    assert!(printed.contains("\"status\": \"error\""), "{printed}");
+}
+
+/// Runs a program at a terminal, with something typed before it asks, and an answer once it has; returns what it prints.
+async fn answered_at_a_terminal(mut command: Command, ahead: &str, answer: &str) -> String {
+    use rustix::{fs::OFlags, pty};
+    use tokio::io::AsyncWriteExt;
+
     let terminal = pty::openpt(pty::OpenptFlags::RDWR | pty::OpenptFlags::NOCTTY).unwrap();
     pty::grantpt(&terminal).unwrap();
     pty::unlockpt(&terminal).unwrap();
@@ -358,10 +366,9 @@ async fn typed_ahead_input_does_not_answer() {
     let input =
         rustix::fs::open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY, rustix::fs::Mode::empty()).unwrap();
     let mut keyboard = tokio::fs::File::from_std(fs::File::from(terminal));
-    keyboard.write_all(b"y\ny\n").await.unwrap();
+    keyboard.write_all(ahead.as_bytes()).await.unwrap();
     keyboard.flush().await.unwrap();
 
-    let mut command = example("run_task", &["--permission", "ask", "--json", &prompt]);
     command.stdin(input).stdout(std::process::Stdio::piped()).kill_on_drop(true);
     let mut process = command.spawn().unwrap();
     let mut stdout = process.stdout.take().unwrap();
@@ -370,12 +377,10 @@ async fn typed_ahead_input_does_not_answer() {
     while !asked(&printed) {
         assert_ne!(stdout.read_buf(&mut printed).await.unwrap(), 0, "it asks");
     }
-    keyboard.write_all(b"n\n").await.unwrap();
+    keyboard.write_all(answer.as_bytes()).await.unwrap();
     keyboard.flush().await.unwrap();
     stdout.read_to_end(&mut printed).await.unwrap();
-    let printed = String::from_utf8_lossy(&printed);
-    assert!(printed.contains("touch x") && printed.contains("[a]lways allows from now on"), "{printed}");
-    assert!(printed.contains("\"status\": \"error\""), "{printed}");
+    String::from_utf8_lossy(&printed).into_owned()
 }
 
 /// What a model, a tool or a server says must not steer a terminal, nor whatever reads what is printed.
@@ -430,6 +435,7 @@ impl Home {
         fs::create_dir_all(&config).unwrap();
         let settings = json!({
             "model": "mock/m", "small_model": "mock/m", "autoupdate": false, "share": "disabled",
+            "permission": {"bash": {"*": "allow", "printf *": "ask"}},
             "provider": {"mock": {
                 "npm": "@ai-sdk/openai-compatible", "name": "Mock",
                 "options": {"baseURL": model.base_url(), "apiKey": "x"},
@@ -469,6 +475,29 @@ async fn run_task_works_on_a_server_of_its_own() {
     assert!(report["client"]["requests"].as_u64().unwrap() > 0);
     let ended = run(home.example("run_task", &["--managed", "--model", "no/such", "hello"])).await;
     assert_eq!(ended.status, 1, "{ended}");
+}
+
+/// The command as it will run and not as it looks, and what "always" would allow, as the real server says it.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_person_sees_in_full_what_a_real_server_would_run() {
+    let Some(home) = Home::new().await else { return };
+    let rest = "x".repeat(400);
+    let command = format!("printf '\u{202e}gnp' > seen; printf {rest} >> seen");
+    let tool = ScriptedTool::new("bash", json!({"command": command, "description": "list the files"}));
+    let prompt = Script::new([Step::tool(tool), Step::text("Done.")]).prompt("do it");
+    for (answer, runs) in [("n\n", false), ("y\n", true)] {
+        let command = home.example("run_task", &["--managed", "--permission", "ask", &prompt]);
+        let printed = answered_at_a_terminal(command, "y\n", answer).await;
+        let before = printed.split("[N]o").next().unwrap();
+        assert!(
+            before.contains("printf '<U+202E>gnp' > seen; printf x") && before.contains(&rest),
+            "{before}"
+        );
+        assert!(before.contains("printf *"), "what \"always\" allows: {before}");
+        assert!(!printed.contains('\u{202e}'), "{printed}");
+        assert_eq!(home.directory.path().join("seen").exists(), runs, "{printed}");
+    }
 }
 
 #[tokio::test]
