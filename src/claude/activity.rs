@@ -3,13 +3,16 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
-    recorded::{NOT_LOGGED_IN, is_left_out, texts},
+    recorded::{failure, is_left_out, is_refusal},
     wire::{
         ApiRetry, AssistantLine, ContentBlock, ControlRequest, LifecycleState, PartialEvent, SessionState,
         StreamMessage, SystemMessage, TurnResult, UserLine,
     },
 };
-use crate::ids::{AgentId, MessageId, RequestId, ToolUseId};
+use crate::{
+    agent::Failure,
+    ids::{AgentId, MessageId, RequestId, ToolUseId},
+};
 
 /// What a process is doing, and how far the prompt got that it was sent last.
 ///
@@ -26,8 +29,8 @@ pub(super) struct Activity {
     /// What the session had cost when the prompt was sent, and now.
     pub(super) cost_before: f64,
     pub(super) cost: Option<f64>,
-    /// What was said about credentials that are missing or refused.
-    pub(super) login_failure: Option<String>,
+    /// Why no model could be called for the prompt.
+    pub(super) refusal: Option<Failure>,
     /// The model's messages since the prompt was sent, in the main thread.
     n_steps: usize,
     step: Option<MessageId>,
@@ -205,8 +208,8 @@ impl Activity {
     fn assistant(&mut self, line: &AssistantLine) {
         self.happened();
         if line.parent_tool_use_id.is_none() {
-            if line.error.as_deref() == Some(NOT_LOGGED_IN) {
-                self.login_failure = Some(texts(line).collect());
+            if self.n_steps == 0 && line.error.as_deref().is_some_and(is_refusal) {
+                self.refusal = Some(failure(line));
             } else if !is_left_out(line) {
                 self.step(&line.message.id);
             }

@@ -23,13 +23,14 @@ use super::{
 };
 use crate::{
     agent::{
-        Agent, AgentError, BoxFuture, Capabilities, ConversationSink, NativeMessages, NewSession, Opened,
-        SessionDescription,
+        Agent, AgentError, BoxFuture, Capabilities, ConversationSink, MadeFor, NativeMessages, NewSession,
+        Opened, SessionDescription,
     },
     conversation::ConvertOptions,
     directory::Directory,
     error::InvalidInput,
     ids::SessionId,
+    transcript::Architecture,
     wall_clock::now,
 };
 
@@ -109,6 +110,10 @@ impl Agent for ClaudeCode {
         Capabilities::all()
     }
 
+    fn architecture(&self) -> Architecture {
+        Architecture::ClaudeCode
+    }
+
     fn check_session_id(&self, session: &SessionId) -> Result<(), InvalidInput> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         // It becomes the name of a file.
@@ -130,6 +135,8 @@ impl Agent for ClaudeCode {
                 directory: request.directory.clone(),
                 title: request.title.clone(),
                 created_at: now().into(),
+                task: Some(request.task.clone()),
+                tag: request.tag.clone(),
             };
             self.shared.files.describe(&id, &file)?;
             Ok(self.opened(&id, file, request.convert, sink))
@@ -151,6 +158,14 @@ impl Agent for ClaudeCode {
             };
             Ok(self.opened(session, file, convert, sink))
         })
+    }
+
+    fn find<'a>(
+        &'a self,
+        wanted: &'a MadeFor,
+        directory: &'a Directory,
+    ) -> BoxFuture<'a, Result<Option<SessionId>, AgentError>> {
+        Box::pin(std::future::ready(Ok(self.shared.files.find(wanted, directory))))
     }
 
     fn delete<'a>(

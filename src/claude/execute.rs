@@ -10,7 +10,7 @@ use super::{
     claim::LOOK_AGAIN,
     error::ClaudeError,
     process::Exit,
-    recorded::{NOT_LOGGED_IN, Place, Recorded, answer},
+    recorded::{NOT_LOGGED_IN, Place, Recorded, answer, is_refusal},
     request::Request,
     rest::NotSent,
     session::{CLOSE_GRACE, ClaudeSession},
@@ -129,13 +129,12 @@ impl ClaudeSession {
 
     /// What became of a prompt, now that nothing runs.
     async fn at_rest(&self, prompt: &MessageId, limits: &WaitOptions) -> Execution {
-        let (result, login_failure) = {
+        let (result, refusal) = {
             let activity = &self.live.state().activity;
-            (activity.result.clone(), activity.login_failure.clone())
+            (activity.result.clone(), activity.refusal.clone())
         };
-        if let Some(said) = login_failure {
-            let cause = Some(ClaudeError::NotLoggedIn { said }.at(Delivery::Accepted));
-            return Execution { cause, ..Execution::new(Ended::Unauthorized, Delivery::Accepted) };
+        if let Some(refusal) = refusal {
+            return refused(refusal);
         }
         let recorded = self.on_disk(prompt, limits).await;
         self.end_if_stuck().await;
@@ -221,15 +220,23 @@ impl ClaudeSession {
 /// The end of a prompt that is known from disk. One that the model was called for, and that has no answer there, was interrupted.
 fn known_end(recorded: &Recorded, is_over: bool) -> Option<Execution> {
     let completion = match recorded.completion.clone() {
-        Some(Completion::Failed(failure)) if failure.name == NOT_LOGGED_IN => {
-            let cause = Some(ClaudeError::NotLoggedIn { said: failure.message }.at(Delivery::Accepted));
-            return Some(Execution { cause, ..Execution::new(Ended::Unauthorized, Delivery::Accepted) });
+        Some(Completion::Failed(failure)) if !recorded.has_begun && is_refusal(&failure.name) => {
+            return Some(refused(failure));
         }
         Some(completion) => completion,
         None if is_over => Completion::Interrupted,
         None => return None,
     };
     Some(Execution::new(Ended::Completed(completion), Delivery::Started))
+}
+
+/// A prompt for which no model could be called.
+fn refused(failure: Failure) -> Execution {
+    if failure.name == NOT_LOGGED_IN {
+        let cause = Some(ClaudeError::NotLoggedIn { said: failure.message }.at(Delivery::Accepted));
+        return Execution { cause, ..Execution::new(Ended::Unauthorized, Delivery::Accepted) };
+    }
+    Execution::new(Ended::NotRun { failure: Some(failure) }, Delivery::Accepted)
 }
 
 /// The answer in what was streamed, for a turn of which the files say nothing.

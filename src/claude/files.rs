@@ -1,14 +1,21 @@
 //! Where a session's files are, and what they hold.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Read, Seek, Write},
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
 
 use super::{ClaudeFiles, SubagentFile, error::ClaudeError, wire::TranscriptLine};
-use crate::{directory::Directory, ids::SessionId, time::Timestamp};
+use crate::{
+    agent::MadeFor,
+    directory::Directory,
+    ids::{SessionId, TaskId},
+    time::Timestamp,
+    transcript::CombinedTranscript,
+};
 
 /// Our files beside Claude Code's: one that describes a session, one that its owner holds locked.
 const OURS: &str = "conductor";
@@ -26,6 +33,24 @@ pub(super) struct SessionFile {
     pub(super) directory: Directory,
     pub(super) title: String,
     pub(super) created_at: Timestamp,
+    /// What it was made for, where it was made here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) task: Option<TaskId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) tag: Option<String>,
+}
+
+/// What is in a session's files.
+struct Texts {
+    main: Vec<u8>,
+    subagents: Vec<Text>,
+}
+
+/// What is in the files of a subagent.
+struct Text {
+    id: String,
+    lines: Vec<u8>,
+    meta: Option<Vec<u8>>,
 }
 
 impl Files {
@@ -68,8 +93,27 @@ impl Files {
         let lines = text.split(|byte| *byte == b'\n');
         Ok(lines.filter_map(|line| serde_json::from_slice::<Placed>(line).ok()).find_map(|line| {
             let title = format!("session {session}");
-            Some(SessionFile { directory: Directory::new(line.cwd).ok()?, title, created_at: line.timestamp })
+            let directory = Directory::new(line.cwd).ok()?;
+            Some(SessionFile { directory, title, created_at: line.timestamp, task: None, tag: None })
         }))
+    }
+
+    /// Finds the newest session that was made for this, in this directory.
+    pub(super) fn find(&self, wanted: &MadeFor, directory: &Directory) -> Option<SessionId> {
+        let entries = fs::read_dir(self.config.join(OURS)).into_iter().flatten().filter_map(Result::ok);
+        let described = entries.filter_map(|entry| {
+            let path = entry.path();
+            let id = path.file_name()?.to_str()?.strip_suffix(".json")?;
+            // One that cannot be read was not made by this version.
+            let file: SessionFile = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
+            Some((SessionId::new(id), file))
+        });
+        let is_wanted = |file: &SessionFile| match wanted {
+            MadeFor::Task(task) => file.task.as_ref() == Some(task),
+            MadeFor::Call(tag) => file.tag.as_ref() == Some(tag),
+        };
+        let found = described.filter(|(_, file)| file.directory == *directory && is_wanted(file));
+        found.max_by_key(|(_, file)| file.created_at).map(|(id, _)| id)
     }
 
     /// The file of a session's main thread, if there is one.
@@ -93,8 +137,40 @@ impl Files {
         session: &SessionId,
         directory: &Directory,
     ) -> Result<Option<ClaudeFiles>, ClaudeError> {
+        let Some(Texts { main, subagents }) = self.texts(session, directory)? else { return Ok(None) };
+        let subagents: Vec<SubagentFile<'_>> = subagents
+            .iter()
+            .map(|Text { id, lines, meta }| {
+                let file = SubagentFile::new(id, whole_lines(lines));
+                meta.as_deref().map_or(file, |meta| file.with_meta(meta))
+            })
+            .collect();
+        let (files, malformed) = ClaudeFiles::decode(whole_lines(&main), &subagents);
+        if let Some(error) = malformed.first() {
+            tracing::warn!(%session, %error, n = malformed.len(), "lines of the transcript cannot be read");
+        }
+        Ok(Some(files))
+    }
+
+    /// A session's transcript as it is, and those of its subagents; nothing if it has none yet.
+    pub(super) fn combined(
+        &self,
+        session: &SessionId,
+        directory: &Directory,
+    ) -> Result<Option<CombinedTranscript>, ClaudeError> {
+        let Some(Texts { main, subagents }) = self.texts(session, directory)? else { return Ok(None) };
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let mut combined = CombinedTranscript::new(text(whole_lines(&main)));
+        for Text { id, lines, meta } in subagents {
+            let meta = meta.as_deref().map(text);
+            combined = combined.with_subagent(id, text(whole_lines(&lines)), meta);
+        }
+        Ok(Some(combined))
+    }
+
+    fn texts(&self, session: &SessionId, directory: &Directory) -> Result<Option<Texts>, ClaudeError> {
         let Some(path) = self.transcript(session, Some(directory)) else { return Ok(None) };
-        let Some(text) = read_if_there(&path)? else { return Ok(None) };
+        let Some(main) = read_if_there(&path)? else { return Ok(None) };
         let entries = fs::read_dir(path.with_extension("").join("subagents"));
         let entries = entries.into_iter().flatten().filter_map(Result::ok);
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -103,22 +179,31 @@ impl Files {
         for path in paths.iter().filter(|path| path.extension().is_some_and(|ending| ending == "jsonl")) {
             let name = path.file_stem().unwrap_or_default().to_string_lossy();
             let Some(id) = name.strip_prefix("agent-") else { continue };
-            let Some(text) = read_if_there(path)? else { continue };
+            let Some(lines) = read_if_there(path)? else { continue };
             let meta = read_if_there(&path.with_extension("meta.json"))?;
-            subagents.push((id.to_owned(), text, meta));
+            subagents.push(Text { id: id.to_owned(), lines, meta });
         }
-        let subagents: Vec<SubagentFile<'_>> = subagents
-            .iter()
-            .map(|(id, text, meta)| {
-                let file = SubagentFile::new(id, whole_lines(text));
-                meta.as_deref().map_or(file, |meta| file.with_meta(meta))
-            })
-            .collect();
-        let (files, malformed) = ClaudeFiles::decode(whole_lines(&text), &subagents);
-        if let Some(error) = malformed.first() {
-            tracing::warn!(%session, %error, n = malformed.len(), "lines of the transcript cannot be read");
-        }
-        Ok(Some(files))
+        Ok(Some(Texts { main, subagents }))
+    }
+
+    /// Ends the half line that a killed process may have left, so that what the next one writes does not become part of it. Only for
+    /// a session that nothing works with.
+    pub(super) fn end_half_line(
+        &self,
+        session: &SessionId,
+        directory: &Directory,
+    ) -> Result<(), ClaudeError> {
+        let Some(path) = self.transcript(session, Some(directory)) else { return Ok(()) };
+        let end = || {
+            let mut file = fs::OpenOptions::new().read(true).append(true).open(&path)?;
+            let mut last = [b'\n'];
+            if file.seek(io::SeekFrom::End(0))? > 0 {
+                file.seek(io::SeekFrom::End(-1))?;
+                file.read_exact(&mut last)?;
+            }
+            if last == [b'\n'] { Ok(()) } else { file.write_all(b"\n") }
+        };
+        end().map_err(|source| ClaudeError::File { path: path.clone(), source })
     }
 
     /// Deletes everything of a session.

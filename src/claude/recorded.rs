@@ -19,6 +19,8 @@ const INTERRUPTED: &str = "[Request interrupted by user";
 const NO_RESPONSE: &str = "No response requested.";
 /// Its word for credentials that are missing or refused.
 pub(super) const NOT_LOGGED_IN: &str = "authentication_failed";
+/// Its word for a model that does not exist, or that the account may not use.
+pub(super) const NO_SUCH_MODEL: &str = "model_not_found";
 
 /// What a transcript says about a prompt.
 #[derive(Debug, Default)]
@@ -27,6 +29,8 @@ pub(super) struct Recorded {
     pub(super) place: Place,
     /// How its turn ended; nothing if there is no answer to it.
     pub(super) completion: Option<Completion>,
+    /// The model has said something.
+    pub(super) has_begun: bool,
     /// The text of the final answer.
     pub(super) answer: Option<String>,
     /// The last line of the model's side.
@@ -66,6 +70,7 @@ impl ClaudeFiles {
                 _ => None,
             })
         };
+        let has_begun = said().any(|line| !line.is_error() && !is_left_out(line));
         let (answer, last_line) = (answer(said()), said().next_back().and_then(|line| line.uuid.clone()));
         let mut usage = BTreeMap::new();
         add_usage(&mut usage, session, turn.iter());
@@ -77,7 +82,7 @@ impl ClaudeFiles {
             let id = SessionId::new(subagent.id.as_str());
             add_usage(&mut usage, &id, subagent.lines.iter().filter(is_of_turn));
         }
-        Recorded { place, completion, answer, last_line, usage }
+        Recorded { place, completion, has_begun, answer, last_line, usage }
     }
 
     /// How the session came to rest: by the end of its last turn, if it has one.
@@ -131,6 +136,11 @@ pub(super) fn answer<'a>(lines: impl Iterator<Item = &'a AssistantLine>) -> Opti
     }
     let last = messages.into_iter().rfind(|(_, words, calls)| !words.is_empty() && !calls);
     last.map(|(_, words, _)| words.join("\n\n"))
+}
+
+/// Whether a failure means that no model could be called.
+pub(super) fn is_refusal(name: &str) -> bool {
+    name == NOT_LOGGED_IN || name == NO_SUCH_MODEL
 }
 
 /// What the provider answered instead of a message.

@@ -27,6 +27,7 @@ use crate::{
     },
     directory::Directory,
     ids::{MessageId, SessionId},
+    transcript::CombinedTranscript,
     wall_clock::now,
 };
 
@@ -138,6 +139,7 @@ impl ClaudeSession {
                 old.exited().await;
             }
         }
+        self.shared.files.end_half_line(&self.id, &self.directory)?;
         let disk = self.read()?;
         let mut arguments: Vec<OsString> = FLAGS.iter().map(OsString::from).collect();
         let resumes = disk.as_ref().is_some_and(ClaudeFiles::has_messages);
@@ -215,5 +217,13 @@ impl OpenSession for ClaudeSession {
 
     fn load(&self) -> BoxFuture<'_, Result<(), AgentError>> {
         Box::pin(async move { Ok(self.read().map(drop)?) })
+    }
+
+    fn transcript(&self) -> BoxFuture<'_, Result<Option<CombinedTranscript>, AgentError>> {
+        Box::pin(async move {
+            let read = self.shared.files.combined(&self.id, &self.directory)?;
+            // Before its first prompt it has no file.
+            Ok(Some(read.unwrap_or_default()))
+        })
     }
 }

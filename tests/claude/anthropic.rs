@@ -77,7 +77,8 @@ async fn answer(State(gates): State<Arc<watch::Sender<Gates>>>, Json(body): Json
         gates.send_modify(|gates| gates.begun.extend(prompt));
     }
     if let Some(ClaudeStep::Error(status, words)) = steps.first() {
-        let error = json!({"type": "error", "error": {"type": "invalid_request_error", "message": words}});
+        let kind = if *status == 404 { "not_found_error" } else { "invalid_request_error" };
+        let error = json!({"type": "error", "error": {"type": kind, "message": words}});
         return (StatusCode::from_u16(*status).unwrap(), Json(error)).into_response();
     }
     let (sender, mut lines) = mpsc::unbounded_channel();

@@ -1,14 +1,16 @@
 //! What cannot work says what to do.
 
-use std::{error::Error, fmt::Write};
+use std::{error::Error, fmt::Write as _, io::Write as _};
 
 use opencode_conductor::{
-    ManagerBuilder, PromptError, PromptInput, SessionError,
+    Agent, Completion, ConvertOptions, Directory, MadeFor, ManagerBuilder, MessageId, ModelRef, PromptError,
+    PromptInput, SessionError,
     claude::{ClaudeCode, ClaudeError, ClaudeOptions},
+    parse_claude,
     test_util::{ClaudeFault, ClaudeMoment, ClaudeScript, ClaudeStep, FakeClaude},
 };
 
-use crate::stage::{input, manager, session, soon};
+use crate::stage::{gone, input, manager, session, soon};
 
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
@@ -48,6 +50,105 @@ async fn who_is_not_logged_in_is_told_how_to() {
     assert!(matches!(error, PromptError::Unauthorized { .. }), "{error:?}");
     assert!(chain(&error).contains("/login"), "{}", chain(&error));
     soon(manager.shutdown()).await;
+}
+
+#[tokio::test]
+async fn a_model_that_does_not_exist_is_told_before_anything_runs() {
+    let fake = FakeClaude::start().await.unwrap();
+    let manager = manager(fake.options());
+    let id = session(&manager, "/project").await;
+    let script = ClaudeScript::new([vec![ClaudeStep::NoSuchModel]]);
+    let prompt = input(&id, &script).model(ModelRef::new("anthropic", "no-such-model"));
+    let error = soon(manager.prompt(prompt).into_future()).await.unwrap_err();
+    let PromptError::NotStarted { error: Some(failure), .. } = &error else { panic!("{error:?}") };
+    assert_eq!(failure.name, "model_not_found");
+    assert!(chain(&error).contains("pick a different model"), "{}", chain(&error));
+    let asked = fake.starts().remove(0);
+    assert!(asked.windows(2).any(|pair| pair == ["--model", "no-such-model"]), "{asked:?}");
+    soon(manager.shutdown()).await;
+}
+
+/// Lines that are no good, or large.
+fn odd_lines() -> Vec<(&'static str, Vec<u8>)> {
+    let large = format!(r#"{{"type":"something_new","text":"{}"}}"#, "x".repeat(20 << 20));
+    vec![
+        ("not JSON", b"no { line".to_vec()),
+        ("cut off", br#"{"type":"assistant","message":{"id":"msg_1","content":[{"ty"#.to_vec()),
+        ("a known kind, malformed", br#"{"type":"assistant","uuid":"a","message":{"id":7}}"#.to_vec()),
+        ("not UTF-8", b"{\"type\":\"user\",\"uuid\":\"\xff\xfe\"}".to_vec()),
+        ("20 MB of something unknown", large.into_bytes()),
+    ]
+}
+
+#[tokio::test]
+async fn lines_that_cannot_be_read_cost_nothing_but_themselves() {
+    for (name, line) in odd_lines() {
+        let fake = FakeClaude::start().await.unwrap();
+        let manager = manager(fake.options());
+        let id = session(&manager, "/project").await;
+        fake.inject(ClaudeMoment::Streaming, ClaudeFault::Line(line));
+        let script = ClaudeScript::text("the whole answer");
+        let result = soon(manager.prompt(input(&id, &script)).into_future()).await.unwrap();
+        assert_eq!(
+            (&result.completion, result.answer().as_deref()),
+            (&Completion::Settled, Some("the whole answer")),
+            "{name}"
+        );
+        assert_eq!(result.conversation.blocks().len(), 2, "{name}");
+        soon(manager.shutdown()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_transcript_with_lines_that_cannot_be_read_is_still_gone_on_with() {
+    for (name, line) in odd_lines() {
+        let fake = FakeClaude::start().await.unwrap();
+        let first = manager(fake.options());
+        let id = session(&first, "/project").await;
+        let prompt = input(&id, &ClaudeScript::text("before")).message_id("first");
+        soon(first.prompt(prompt).into_future()).await.unwrap();
+        soon(first.shutdown()).await;
+        // It writes what it cost when it ends.
+        soon(gone(id.as_str())).await;
+        let path = fake.transcript(id.as_str(), "/project");
+        // Its end is missing, as when a process is killed while it writes.
+        std::fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(&line).unwrap();
+        let next = manager(fake.options());
+        let resumed = soon(next.resume(id.clone(), MessageId::from("first"))).await.unwrap();
+        assert_eq!(
+            (&resumed.completion, resumed.answer().as_deref()),
+            (&Completion::Settled, Some("before")),
+            "{name}"
+        );
+        let result = soon(next.prompt(input(&id, &ClaudeScript::text("after"))).into_future()).await.unwrap();
+        assert_eq!(result.answer().as_deref(), Some("after"), "{name}");
+        assert_eq!(result.conversation.blocks().len(), 4, "{name}");
+        soon(next.shutdown()).await;
+        let bytes = std::fs::read(&path).unwrap();
+        let loaded = parse_claude(&bytes, &[], ConvertOptions::default(), |_| {}).unwrap();
+        assert_eq!(loaded.state.blocks().len(), 4, "{name}");
+        assert_eq!(
+            loaded.malformed.len(),
+            usize::from(!name.contains("unknown")),
+            "{name}: the line is told by its place"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_session_is_found_by_what_it_was_made_for() {
+    let fake = FakeClaude::start().await.unwrap();
+    let agent = ClaudeCode::new(fake.options());
+    let first = manager(fake.options());
+    let id = session(&first, "/project").await;
+    let directory = Directory::new("/project").unwrap();
+    let elsewhere = Directory::new("/elsewhere").unwrap();
+    let (made, other) = (MadeFor::Task("task".into()), MadeFor::Task("other".into()));
+    assert_eq!(agent.find(&made, &directory).await.unwrap(), Some(id.clone()));
+    assert_eq!(agent.find(&made, &elsewhere).await.unwrap(), None);
+    assert_eq!(agent.find(&other, &directory).await.unwrap(), None);
+    soon(first.delete(&id)).await.unwrap();
+    assert_eq!(agent.find(&made, &directory).await.unwrap(), None);
 }
 
 #[tokio::test]

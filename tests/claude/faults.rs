@@ -15,7 +15,7 @@ use opencode_conductor::{
 };
 use tokio::{sync::Semaphore, task::JoinSet};
 
-use crate::stage::{input, manager, patient, processes, session, soon};
+use crate::stage::{gone, input, manager, patient, session, soon};
 
 const ALL: [ClaudeMoment; 8] = [Start, Taken, Started, Streaming, Tool, Ask, Subagent, AfterResult];
 const DIRECTORY: &str = "/project/worktree";
@@ -118,12 +118,7 @@ async fn cell(moment: ClaudeMoment, fault: ClaudeFault, promised: char) {
     soon(manager.shutdown()).await;
     drop(manager);
     let home = fake.transcript("", "").ancestors().nth(3).unwrap().to_string_lossy().into_owned();
-    soon(async {
-        while !processes(&home).is_empty() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await;
+    soon(gone(&home)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

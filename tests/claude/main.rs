@@ -7,5 +7,6 @@ mod anthropic;
 mod errors;
 mod faults;
 mod real;
+mod real_errors;
 mod resume;
 mod stage;

@@ -20,19 +20,19 @@ use tokio::sync::watch;
 use crate::{
     anthropic::Model,
     faults::letter,
-    stage::{builder, input, manager, patient, processes, session, soon},
+    stage::{builder, gone, input, manager, patient, session, soon},
 };
 
 /// A home, a project and a model for the real executable.
-struct Lab {
+pub(crate) struct Lab {
     executable: PathBuf,
-    root: TempDir,
+    pub(crate) root: TempDir,
     model: Model,
 }
 
 impl Lab {
     /// Nothing, with words on how to change that, if there is no executable.
-    async fn find() -> Option<Self> {
+    pub(crate) async fn find() -> Option<Self> {
         let named = std::env::var_os("CLAUDE_BIN").filter(|path| !path.is_empty()).map(PathBuf::from);
         let Some(executable) = named else {
             let how = "skipped: set CLAUDE_BIN to the claude executable (.ci/install-claude) to run the tests of a real Claude Code";
@@ -44,7 +44,7 @@ impl Lab {
         Some(Self { executable, root, model: Model::start().await })
     }
 
-    fn options(&self) -> ClaudeOptions {
+    pub(crate) fn options(&self) -> ClaudeOptions {
         ClaudeOptions::new()
             .executable(&self.executable)
             .config_directory(self.root.path().join("config"))
@@ -57,7 +57,7 @@ impl Lab {
             .env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")
     }
 
-    fn project(&self) -> String {
+    pub(crate) fn project(&self) -> String {
         self.root.path().canonicalize().unwrap().join("project").to_string_lossy().into_owned()
     }
 
@@ -325,12 +325,7 @@ async fn cell(lab: &Lab, at: At, blow: Blow, promised: char) {
         "{case}"
     );
     soon(next.shutdown()).await;
-    soon(async {
-        while !processes(id.as_str()).is_empty() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await;
+    soon(gone(id.as_str())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,8 +1,12 @@
 //! Turns that another manager asks for: while they run, and when they are over.
 
+use std::sync::Arc;
+
 use opencode_conductor::{
-    Completion, ConversationManager, MessageId, PromptError, PromptExecutionResult, PromptInput, SessionId,
-    claude::ClaudeError,
+    Agent, CombinedTranscript, Completion, ConversationEvent, ConversationManager, ConversationSink,
+    ConvertOptions, MessageId, PromptError, PromptExecutionResult, PromptInput, SessionConversationState,
+    SessionId, Timestamp,
+    claude::{ClaudeCode, ClaudeError},
     test_util::{ClaudeScript, ClaudeStep, ClaudeTool, FakeClaude},
 };
 
@@ -55,6 +59,36 @@ async fn an_answer_is_the_same_when_it_is_asked_for_again() {
         );
         soon(later.shutdown()).await;
     }
+}
+
+#[tokio::test]
+async fn the_transcript_of_a_session_loads_to_its_conversation() {
+    struct Ignored;
+    impl ConversationSink for Ignored {
+        fn emit(&self, _: Vec<ConversationEvent>) {}
+        fn describe(&self, _: Option<&str>, _: Option<Timestamp>) {}
+    }
+    let fake = FakeClaude::start().await.unwrap();
+    let manager = manager(fake.options());
+    let id = session(&manager, "/project").await;
+    let agent = ClaudeCode::new(fake.options());
+    let open = soon(agent.open(&id, None, ConvertOptions::default(), Arc::new(Ignored))).await.unwrap();
+    let empty = soon(open.session.transcript()).await.unwrap().unwrap();
+    assert_eq!(empty, CombinedTranscript::default(), "it has no file yet");
+    let part = ClaudeTool::subagent(ClaudeScript::text("the part"));
+    let script = ClaudeScript::new([vec![part.into()], vec![text("done")]]);
+    let result = soon(manager.prompt(input(&id, &script)).into_future()).await.unwrap();
+    let transcript = soon(open.session.transcript()).await.unwrap().unwrap();
+    let loaded = transcript.load(agent.architecture()).unwrap();
+    assert!(loaded.malformed.is_empty(), "{:?}", loaded.malformed);
+    // What it cost is written when the process ends.
+    assert_eq!(loaded.state.blocks(), result.conversation.blocks());
+    let subagents = |state: &SessionConversationState| {
+        state.subagents().map(|subagent| subagent.blocks.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(subagents(&loaded.state), subagents(&result.conversation));
+    assert_eq!(subagents(&loaded.state).len(), 1);
+    soon(manager.shutdown()).await;
 }
 
 #[tokio::test]

@@ -40,8 +40,15 @@ pub(crate) fn input(session: &SessionId, script: &ClaudeScript) -> PromptInput {
     PromptInput::new(session.clone(), script.prompt("do it"))
 }
 
+/// Waits until no process has this text on its command line.
+pub(crate) async fn gone(text: &str) {
+    while !processes(text).is_empty() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// The processes that have this text on their command line.
-pub(crate) fn processes(text: &str) -> Vec<String> {
+fn processes(text: &str) -> Vec<String> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
     let commands = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
     let commands = commands.map(|command| String::from_utf8_lossy(&command).replace('\0', " "));

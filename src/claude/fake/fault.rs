@@ -36,6 +36,8 @@ pub enum ClaudeFault {
     Hang,
     /// It writes a line that is not JSON, and goes on.
     Garbage,
+    /// It writes these bytes as a line, and goes on.
+    Line(Vec<u8>),
     /// It writes half a line and is killed.
     HalfLine,
     /// It ends with this status, having written this to standard error.

@@ -153,6 +153,12 @@ impl FakeClaude {
             .start_in(home)
     }
 
+    /// The variables by which a program of its own finds this executable and its files.
+    pub fn environment(&self) -> [(&'static str, PathBuf); 2] {
+        let home = &self.world.home;
+        [("CLAUDE_BIN", home.join("claude")), ("CLAUDE_CONFIG_DIR", home.join("config"))]
+    }
+
     /// How often the model began to answer a prompt.
     pub fn runs(&self, prompt: &str) -> usize {
         self.world.log().called.iter().filter(|called| *called == prompt).count()
@@ -314,8 +320,8 @@ impl World {
 
     /// The lines of a session's main thread.
     fn lines(&self, session: &str, directory: &str) -> Vec<Value> {
-        let text = fs::read_to_string(self.transcript(session, directory, None)).unwrap_or_default();
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+        let text = fs::read(self.transcript(session, directory, None)).unwrap_or_default();
+        String::from_utf8_lossy(&text).lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
     fn knows(&self, session: &str, directory: &str) -> bool {

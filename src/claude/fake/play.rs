@@ -170,7 +170,10 @@ impl<'a> Turn<'a> {
         }
         let calls = steps.iter().any(|step| matches!(step, ClaudeStep::Tool(_)));
         let stop = if calls { "tool_use" } else { "end_turn" };
-        let is_message = !matches!(steps.first(), Some(ClaudeStep::Error(..) | ClaudeStep::LoggedOut));
+        let is_message = !matches!(
+            steps.first(),
+            Some(ClaudeStep::Error(..) | ClaudeStep::LoggedOut | ClaudeStep::NoSuchModel)
+        );
         if is_message {
             self.event(thread, &json!({"type": "message_start", "message": {"id": id, "type": "message",
                 "role": "assistant", "model": MODEL, "content": [], "usage": {"input_tokens": 10, "output_tokens": 1}}}));
@@ -190,6 +193,12 @@ impl<'a> Turn<'a> {
                 }
                 ClaudeStep::LoggedOut => {
                     self.fail(thread, 0, "Not logged in · Please run /login", "authentication_failed");
+                    return Ok(());
+                }
+                ClaudeStep::NoSuchModel => {
+                    let words = "There's an issue with the selected model. It may not exist or you may not have access to it. Run \
+                                 --model to pick a different model.";
+                    self.fail(thread, 0, words, "model_not_found");
                     return Ok(());
                 }
                 ClaudeStep::Thinking(text) => {

@@ -42,7 +42,7 @@ pub(super) struct FakeProcess {
     pub(super) session: String,
     pub(super) directory: String,
     reader: u32,
-    output: mpsc::UnboundedSender<String>,
+    output: mpsc::UnboundedSender<Vec<u8>>,
     answers: Mutex<HashMap<String, Value>>,
     answered: Notify,
     /// Cancelled when the running turn is to end.
@@ -153,7 +153,7 @@ impl FakeProcess {
             fields.entry("uuid").or_insert_with(|| uuid().into());
         }
         // Whoever reads it may be gone.
-        drop(self.output.send(format!("{line}\n")));
+        drop(self.output.send(format!("{line}\n").into_bytes()));
     }
 
     /// Writes a line to the transcript of the session or of one of its subagents.
@@ -227,9 +227,13 @@ impl FakeProcess {
                 ClaudeFault::Kill => return Err(Halt::End(End::Killed)),
                 ClaudeFault::Stop => return Err(Halt::End(End::Stopped)),
                 ClaudeFault::Hang => return self.unless_interrupted(std::future::pending()).await,
-                ClaudeFault::Garbage => drop(self.output.send("this is { no line of mine\n".to_owned())),
+                ClaudeFault::Garbage => drop(self.output.send(b"this is { no line of mine\n".to_vec())),
+                ClaudeFault::Line(mut line) => {
+                    line.push(b'\n');
+                    drop(self.output.send(line));
+                }
                 ClaudeFault::HalfLine => {
-                    drop(self.output.send("{\"type\":\"assistant\",\"message\":{\"id\":".to_owned()));
+                    drop(self.output.send(b"{\"type\":\"assistant\",\"message\":{\"id\":".to_vec()));
                     return Err(Halt::End(End::Killed));
                 }
                 ClaudeFault::Exit(status, stderr) => {
@@ -276,9 +280,9 @@ async fn write_late(mut late: mpsc::UnboundedReceiver<(Instant, PathBuf, String)
 }
 
 /// Prints lines until there will be no more.
-async fn print(mut output: OwnedWriteHalf, mut lines: mpsc::UnboundedReceiver<String>) {
+async fn print(mut output: OwnedWriteHalf, mut lines: mpsc::UnboundedReceiver<Vec<u8>>) {
     while let Some(line) = lines.recv().await {
-        if output.write_all(line.as_bytes()).await.is_err() {
+        if output.write_all(&line).await.is_err() {
             return;
         }
     }

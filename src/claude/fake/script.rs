@@ -33,6 +33,8 @@ pub enum ClaudeStep {
     Error(u16, String),
     /// Nobody is logged in.
     LoggedOut,
+    /// There is no such model as the one that was chosen.
+    NoSuchModel,
 }
 
 /// A call of a tool, and what comes of it.
