@@ -5,7 +5,7 @@ use std::{fmt, path::PathBuf, process::ExitCode, time::Duration};
 use opencode_conductor::{ClientStatistics, Completion, PromptExecutionResult, Usage};
 use opencode_conductor_examples::{
     failure::{Failure, one_line},
-    json,
+    json, steps,
     style::{self, Ink, Style, shorten},
 };
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use crate::work::{End, Outcome, Task};
 pub(crate) struct Summary {
     tasks: Vec<(Task, Option<Outcome>)>,
     elapsed: Duration,
-    client: ClientStatistics,
+    client: Option<ClientStatistics>,
     kept: Vec<PathBuf>,
 }
 
@@ -54,7 +54,7 @@ impl Summary {
         tasks: Vec<Task>,
         outcomes: Vec<Option<Outcome>>,
         elapsed: Duration,
-        client: ClientStatistics,
+        client: Option<ClientStatistics>,
     ) -> Self {
         Self { tasks: tasks.into_iter().zip(outcomes).collect(), elapsed, client, kept: Vec::new() }
     }
@@ -132,12 +132,7 @@ impl fmt::Display for Summary {
                 continue;
             };
             let usage = outcome.result().map(|result| result.usage).unwrap_or_default();
-            let is_step = |message: &&std::sync::Arc<opencode_conductor::wire::Message>| {
-                message.info.as_assistant().is_some()
-            };
-            let n_steps = outcome
-                .result()
-                .map_or(0, |result| result.messages.opencode().iter().filter(is_step).count());
+            let n_steps = outcome.result().map_or(0, steps::count);
             let (ink, words) = verdict(outcome);
             writeln!(
                 f,
@@ -160,15 +155,16 @@ impl fmt::Display for Summary {
             style::count(usage.tokens.total()),
             usage.cost
         )?;
-        let client = &self.client;
-        let words = format!(
-            "{} requests, {} read, {} of events, {} reconnects",
-            client.requests,
-            style::bytes(client.bytes_received),
-            style::bytes(client.feed_bytes),
-            client.reconnects
-        );
-        writeln!(f, "{}", style.paint(Ink::Dim, &words))?;
+        if let Some(client) = &self.client {
+            let words = format!(
+                "{} requests, {} read, {} of events, {} reconnects",
+                client.requests,
+                style::bytes(client.bytes_received),
+                style::bytes(client.feed_bytes),
+                client.reconnects
+            );
+            writeln!(f, "{}", style.paint(Ink::Dim, &words))?;
+        }
         for path in &self.kept {
             writeln!(f, "kept, since there is work in it: {}", path.display())?;
         }

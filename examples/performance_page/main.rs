@@ -46,6 +46,7 @@ fn page(measured: &Measured, compared: Option<&Compared>) -> Result<String, Fail
     let logs = measured.table("All recordings, each on its own")?;
     let growth = measured.table("One session, by streamed texts")?;
     let documents = measured.table("Documents, by messages")?;
+    let claude = measured.table("Claude Code: decode + merge + fold")?;
     let one = measured.table("One event")?;
     let many = measured.table("Small events in one chunk")?;
     let gain = one.figure("eventsource-stream", 2)? / one.figure("conductor", 2)?;
@@ -99,6 +100,9 @@ Of a generated session of texts that are streamed in twenty pieces each, by the 
 Messages per second, for whole lists of messages and whole states:
 
 {documents}
+Lines of Claude Code per second: the recordings, and a generated stream by its number of lines:
+
+{claude}
 ## Server-sent events
 
 Milliseconds. `copy` only copies the bytes and checks that they are UTF-8, which is the least that can be done. `conductor` is the
@@ -141,6 +145,7 @@ cargo bench              # -- --quick for rougher figures in less time, -- reduc
         logs = logs.without_notes().markdown(false),
         growth = growth.markdown(true),
         documents = documents.markdown(false),
+        claude = claude.markdown(false),
         one = one.markdown(true),
         many = many.markdown(true),
     ))

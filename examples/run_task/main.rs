@@ -128,13 +128,13 @@ async fn run_on(backend: &Backend, arguments: &Arguments) -> Result<ExitCode, Fa
     manager.shutdown().await;
 
     if arguments.json {
-        let report = Report::new(&ended, elapsed, &statistics);
+        let report = Report::new(&ended, elapsed, statistics);
         let report = serde_json::to_string_pretty(&report);
         let report = report.map_err(|error| Failure::because("cannot print the result", &error))?;
         output::print_json(&format!("{report}\n"))
             .map_err(|error| Failure::because("cannot print the result", &error))?;
     } else if let Some(mut view) = view {
-        view.finish(ended.as_ref().ok(), elapsed, &statistics);
+        view.finish(ended.as_ref().ok(), elapsed, statistics.as_ref());
     }
     status(ended)
 }

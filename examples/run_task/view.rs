@@ -8,6 +8,7 @@ use opencode_conductor::{
 };
 use opencode_conductor_examples::{
     output::{self, Colours},
+    steps,
     style::{self, Ink, Style, shorten, wrap},
 };
 use serde_json::Value;
@@ -132,7 +133,7 @@ impl View {
         &mut self,
         result: Option<&PromptExecutionResult>,
         elapsed: Duration,
-        client: &ClientStatistics,
+        client: Option<&ClientStatistics>,
     ) {
         self.draw(result.map(|result| &result.conversation), elapsed);
         self.clear();
@@ -149,8 +150,7 @@ impl View {
         };
         let usage = &result.usage;
         let tokens = &usage.tokens;
-        let n_steps =
-            result.messages.opencode().iter().filter(|message| message.info.as_assistant().is_some()).count();
+        let n_steps = steps::count(result);
         let is_tool =
             |block: &&std::sync::Arc<ConversationBlock>| matches!(block.body, BlockBody::ToolUse { .. });
         let threads = || state.subagents().map(|subagent| &subagent.blocks).chain([state.blocks()]);
@@ -170,14 +170,16 @@ impl View {
             style.paint(Ink::Dim, "cost "),
             usage.cost,
         ));
-        lines.push(format!(
-            "  {}{} · {} read · {} of events · {}",
-            style.paint(Ink::Dim, "client  "),
-            style::plural(usize::try_from(client.requests).unwrap_or(usize::MAX), "request"),
-            style::bytes(client.bytes_received),
-            style::bytes(client.feed_bytes),
-            style::plural(usize::try_from(client.reconnects).unwrap_or(usize::MAX), "reconnect"),
-        ));
+        if let Some(client) = client {
+            lines.push(format!(
+                "  {}{} · {} read · {} of events · {}",
+                style.paint(Ink::Dim, "client  "),
+                style::plural(usize::try_from(client.requests).unwrap_or(usize::MAX), "request"),
+                style::bytes(client.bytes_received),
+                style::bytes(client.feed_bytes),
+                style::plural(usize::try_from(client.reconnects).unwrap_or(usize::MAX), "reconnect"),
+            ));
+        }
         print(&lines);
     }
 
@@ -341,7 +343,7 @@ fn doing(state: &SessionConversationState) -> &'static str {
 
 /// The argument of a call that says most about it.
 fn argument(input: &Value) -> String {
-    let telling = ["command", "filePath", "pattern", "url", "query", "description", "path"];
+    let telling = ["command", "filePath", "file_path", "pattern", "url", "query", "description", "path"];
     match telling.iter().find_map(|name| input.get(name)?.as_str()) {
         Some(text) => text.to_owned(),
         None if input.as_object().is_some_and(serde_json::Map::is_empty) => String::new(),

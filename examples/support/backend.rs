@@ -186,8 +186,8 @@ impl Backend {
     }
 
     /// What was sent to the server so far; nothing where there is none.
-    pub fn statistics(&self) -> ClientStatistics {
-        self.client.as_ref().map(OpenCodeClient::statistics).unwrap_or_default()
+    pub fn statistics(&self) -> Option<ClientStatistics> {
+        self.client.as_ref().map(OpenCodeClient::statistics)
     }
 
     /// The server in a word or two.

@@ -26,12 +26,13 @@ pub struct Report {
     pub usage: Usage,
     /// The same per session.
     pub usage_by_session: BTreeMap<SessionId, Usage>,
-    /// Everything after the prompt, as the server has it.
+    /// Everything after the prompt, as the server has it; nothing of Claude Code, whose lines are in its transcript.
     pub messages: Vec<Arc<Message>>,
     /// How long it took.
     pub elapsed_ms: u64,
-    /// What the client did and saw.
-    pub client: ClientStatistics,
+    /// What the client did and saw; nothing where there is no server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client: Option<ClientStatistics>,
 }
 
 impl Report {
@@ -39,7 +40,7 @@ impl Report {
     pub fn new(
         ended: &Result<PromptExecutionResult, PromptError>,
         elapsed: Duration,
-        client: &ClientStatistics,
+        client: Option<ClientStatistics>,
     ) -> Self {
         let result = ended.as_ref().ok();
         Self {
@@ -53,7 +54,7 @@ impl Report {
             usage_by_session: result.map(|result| result.usage_by_session.clone()).unwrap_or_default(),
             messages: result.map(|result| result.messages.opencode().to_vec()).unwrap_or_default(),
             elapsed_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
-            client: *client,
+            client,
         }
     }
 }

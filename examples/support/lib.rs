@@ -15,4 +15,6 @@ pub mod json;
 #[cfg(feature = "fake")]
 pub mod logging;
 pub mod output;
+#[cfg(feature = "fake")]
+pub mod steps;
 pub mod style;

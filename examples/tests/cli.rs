@@ -16,7 +16,10 @@ use std::{
     time::Duration,
 };
 
-use opencode_conductor::test_util::{FakeOpenCode, FakeOptions, Route, Script, ScriptedTool, Step};
+use opencode_conductor::test_util::{
+    ClaudeScript, ClaudeStep, ClaudeTool, FakeClaude, FakeOpenCode, FakeOptions, Route, Script, ScriptedTool,
+    Step,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -51,7 +54,9 @@ fn example(name: &str, arguments: &[&str]) -> Command {
     assert!(path.exists(), "{} is not there: run `cargo test` or `cargo build --examples`", path.display());
     let mut command = Command::new(path);
     command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
-    command.env_remove("OPENCODE_BIN").env_remove("OPENCODE_SERVER_PASSWORD");
+    for name in ["OPENCODE_BIN", "OPENCODE_SERVER_PASSWORD", "CLAUDE_BIN", "CLAUDE_CONFIG_DIR"] {
+        command.env_remove(name);
+    }
     command
 }
 
@@ -149,6 +154,10 @@ async fn mistakes_get_one_line_and_2() {
         ("run_task", &["--managed"], "say what to do"),
         ("run_task", &["--managed", "hi"], "cannot find the executable"),
         ("run_task", &["--managed", "--server", "http://127.0.0.1:1", "hi"], "choose one server"),
+        ("run_task", &["--agent-kind", "claude"], "say what to do"),
+        ("run_task", &["--agent-kind", "claude", "hi"], "npm install -g @anthropic-ai/claude-code"),
+        ("run_task", &["--agent-kind", "claude", "--managed", "hi"], "choose one server"),
+        ("run_task", &["--agent-kind", "nobody", "hi"], "choose opencode or claude"),
         ("run_task", &["--directory", missing], "there is no such directory"),
         ("run_task", &["--task", " "], "task id must not be empty"),
         ("run_task", &["--model", "m"], "provider/model"),
@@ -164,6 +173,7 @@ async fn mistakes_get_one_line_and_2() {
         ("fleet", &["--server", &guarded, "hi"], "wants a password"),
         ("fleet", &["--managed"], "say what to do"),
         ("fleet", &["--permission", "ask"], "choose allow or reject"),
+        ("fleet", &["--agent-kind", "claude", "hi"], "CLAUDE_BIN"),
         ("dashboard", &["--bogus"], "invalid option '--bogus'"),
         ("dashboard", &["--listen", "4747"], "give an address and a port"),
         ("dashboard", &["--listen", "0.0.0.0:4747"], "the page has no password"),
@@ -185,10 +195,11 @@ async fn mistakes_get_one_line_and_2() {
             "refuses the password",
         ),
         ("dashboard", &["--listen", free, "--managed"], "cannot find the executable"),
+        ("dashboard", &["--listen", free, "--agent-kind", "claude"], "CLAUDE_BIN"),
     ];
     for (name, arguments, words) in rows {
         let mut command = example(name, arguments);
-        command.env("WRONG", "wrong").env("OPENCODE_BIN", missing);
+        command.env("WRONG", "wrong").env("OPENCODE_BIN", missing).env("CLAUDE_BIN", missing);
         let ended = run(command).await;
         assert_eq!(ended.status, 2, "{name} {arguments:?}: {ended}");
         assert_eq!(ended.stderr.lines().count(), 1, "{name} {arguments:?}: {ended}");
@@ -244,6 +255,89 @@ async fn a_fleet_tells_which_tasks_failed() {
     assert_eq!(ended.stderr, "fleet: 2 of 4 tasks did not succeed\n");
     assert!(ended.stdout.contains("2 of 4 succeeded"), "{ended}");
     assert!(ended.stdout.contains("scripted error 401"), "{ended}");
+}
+
+/// An example that runs on a fake Claude Code.
+fn on_claude(fake: &FakeClaude, name: &str, arguments: &[&str]) -> Command {
+    let mut command = example(name, &[&["--agent-kind", "claude"], arguments].concat());
+    command.envs(fake.environment());
+    command
+}
+
+#[tokio::test]
+async fn run_task_runs_on_claude_code() {
+    let fake = FakeClaude::start().await.unwrap();
+    let read = ClaudeTool::new("Read", json!({"file_path": "src/lib.rs"}), "a line");
+    let part = ClaudeTool::subagent(ClaudeScript::text("I have looked."));
+    let text = |words: &str| ClaudeStep::Text(words.to_owned());
+    let thought = ClaudeStep::Thinking("Let me see.".to_owned());
+    let script = ClaudeScript::new([
+        vec![thought, text("I look."), read.into(), part.into()],
+        vec![text("First."), text("Second.")],
+    ]);
+    let prompt = script.prompt("Look at this");
+    let place = TempDir::new().unwrap();
+    let directory = place.path().to_str().unwrap();
+    let ended = run(on_claude(&fake, "run_task", &["--directory", directory, &prompt])).await;
+    assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
+    let shown = [
+        "Claude Code",
+        "❯ Look at this",
+        "✻ Let me see.",
+        "● I look.",
+        "✓ Read src/lib.rs",
+        "✓ @general-purpose A subagent",
+        "│ ● I have looked.",
+        "● Second.",
+        "✓ settled in",
+        "2 steps · 1 tool call · 1 subagent",
+        "cost $0.0300",
+    ];
+    for words in shown {
+        assert!(ended.stdout.contains(words), "{words:?} is missing in {ended}");
+    }
+    assert!(!ended.stdout.contains("requests"), "there is no server: {ended}");
+    let ended = run(on_claude(&fake, "run_task", &["--directory", directory, "--json", &prompt])).await;
+    assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
+    let report = ended.json();
+    assert_eq!(report["answer"], "First.\n\nSecond.");
+    assert_eq!(report["completion"]["type"], "settled");
+    assert_eq!(report["usageBySession"].as_object().unwrap().len(), 2, "{ended}");
+    assert_eq!(report["client"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_fleet_runs_on_claude_code() {
+    let fake = FakeClaude::start().await.unwrap();
+    let good = ClaudeScript::text("Done.").prompt("do it");
+    let bad = ClaudeScript::new([vec![ClaudeStep::Error(400, "no".to_owned())]]).prompt("fail");
+    let ended = run(on_claude(&fake, "fleet", &["--tasks", "4", "--json", &good, &bad])).await;
+    assert_eq!(ended.status, 1, "{ended}");
+    assert_eq!(ended.stderr, "fleet: 2 of 4 tasks did not succeed\n");
+    let report = ended.json();
+    assert_eq!(report["succeeded"], 2, "{ended}");
+    let answers = report["tasks"].as_array().unwrap().iter().filter(|task| task["answer"] == "Done.");
+    assert_eq!(answers.count(), 2, "{ended}");
+    assert_eq!(fake.starts().len(), 4, "one process per task");
+}
+
+#[tokio::test]
+async fn ctrl_c_aborts_the_tasks_of_the_dashboard_on_claude_code() {
+    let fake = FakeClaude::start().await.unwrap();
+    let never = ClaudeStep::Gate("never".to_owned());
+    let prompt = ClaudeScript::new([vec![never, ClaudeStep::Text("never said".to_owned())]]).prompt("wait");
+    let mut command = on_claude(&fake, "dashboard", &["--listen", "127.0.0.1:0", &prompt]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    timeout(PATIENCE, fake.wait_at("never")).await.expect("the task starts");
+    kill_process(Pid::from_raw(child.id().unwrap().cast_signed()).unwrap(), Signal::INT).unwrap();
+    let status = timeout(PATIENCE, child.wait()).await.expect("ends in time").unwrap();
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).await.unwrap();
+    assert_eq!((status.code(), stderr.as_str()), (Some(0), ""));
+    let id = fake.starts()[0].clone().into_iter().skip_while(|word| word != "--session-id").nth(1).unwrap();
+    let directory = std::env::current_dir().unwrap();
+    let transcript = fs::read_to_string(fake.transcript(&id, directory.to_str().unwrap())).unwrap();
+    assert!(transcript.contains("[Request interrupted by user]"), "{transcript}");
 }
 
 /// A repository with one commit.
