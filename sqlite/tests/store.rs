@@ -129,6 +129,43 @@ async fn a_full_store_keeps_what_it_has_and_writes_nothing_by_halves() {
     assert_eq!(store.claim_turns().await.unwrap(), [started], "and nothing of the large one");
 }
 
+/// On a file system of its own that has no more room, where one may be made.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_an_error_and_then_the_store_works_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = "mount -t tmpfs -o size=700k none \"$FULL_DISK\" || exit 77; exec \"$0\" --exact fills_a_disk --nocapture";
+    let mut child = std::process::Command::new("unshare");
+    child.args(["--mount", "sh", "-c", script]).arg(std::env::current_exe().unwrap());
+    let output = match child.env("FULL_DISK", directory.path()).output() {
+        Ok(output) if output.status.success() => output,
+        refused => return eprintln!("SKIPPED: no file system can be mounted here: {refused:?}"),
+    };
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("filled: Full, then works again"), "{said}");
+}
+
+/// The child of the test above; does nothing on its own.
+#[tokio::test]
+async fn fills_a_disk() {
+    let Some(place) = std::env::var_os("FULL_DISK") else { return };
+    let path = Path::new(&place).join("db");
+    let store = SqliteStore::open(&path).await.unwrap();
+    let small = turn("ses_small", "msg", String::new());
+    store.put_turn(&small).await.unwrap();
+    let error = store.put_saved(&saved("ses_large", 2_000_000)).await.unwrap_err();
+    let kind = error.kind().clone();
+    assert!(error.is_retryable(), "{error:?}");
+    drop(store);
+    let store = SqliteStore::open(&path).await.unwrap();
+    assert_eq!(store.claim_turns().await.unwrap(), [small.clone()], "what was there is kept");
+    assert_eq!(store.saved(&"ses_large".into()).await.unwrap(), None, "and nothing is there by halves");
+    let started = TurnRecord::new(None, small.directory.clone(), small.prompt.clone(), Phase::Started);
+    store.put_turn(&started).await.unwrap();
+    store.put_saved(&saved("ses_small", 10)).await.unwrap();
+    println!("filled: {kind:?}, then works again");
+}
+
 /// Permissions do not hold for root, so that a process of somebody else looks.
 #[cfg(unix)]
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -24,6 +24,8 @@ use crate::{
 
 /// What all clones of a manager share.
 pub(super) struct Inner {
+    /// Itself, for tasks that must not keep it alive.
+    pub(super) me: Weak<Inner>,
     pub(super) agent: Arc<dyn Agent>,
     pub(super) options: ManagerOptions,
     pub(super) registry: Mutex<Registry>,

@@ -71,7 +71,8 @@ pub struct ConversationManager {
 
 impl ConversationManager {
     fn new(agent: Arc<dyn Agent>, options: ManagerOptions) -> Self {
-        let inner = Inner {
+        let inner = Arc::new_cyclic(|me| Inner {
+            me: me.clone(),
             agent,
             options,
             registry: Mutex::default(),
@@ -79,8 +80,8 @@ impl ConversationManager {
             tasks: TaskTracker::new(),
             shutdown: CancellationToken::new(),
             counters: ManagerCounters::default(),
-        };
-        Self { inner: Arc::new(inner) }
+        });
+        Self { inner }
     }
 
     /// The agent whose sessions it manages.

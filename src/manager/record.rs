@@ -17,8 +17,8 @@ use crate::{
 };
 
 /// The first pause before a store that failed is tried again, and the longest.
-const PAUSE: Duration = Duration::from_millis(250);
-const MAX_PAUSE: Duration = Duration::from_secs(10);
+pub(super) const PAUSE: Duration = Duration::from_millis(250);
+pub(super) const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 /// What happens to a turn when its store fails, or does not answer in time.
 ///

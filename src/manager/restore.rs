@@ -1,16 +1,20 @@
 //! Going on where an earlier process stopped.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use tracing::info;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
 
 use super::{
     ConversationManager, ConversationSessionMeta, RunningPrompt, SessionError,
     inner::Inner,
+    record::{MAX_PAUSE, PAUSE, Recording},
     run::{Resume, Work},
 };
 use crate::{
     agent::MadeFor,
+    backoff::Backoff,
     directory::Directory,
     error::InvalidInput,
     ids::{MessageId, SessionId, TaskId},
@@ -152,7 +156,7 @@ impl Inner {
             let session = session.clone();
             self.tasks.spawn(async move {
                 if let Err(error) = recording.wait(recording.store.remove_session(&session)).await {
-                    tracing::warn!(%session, %error, "the session could not be forgotten");
+                    warn!(%session, %error, "the session could not be forgotten");
                 }
             });
         }
@@ -164,7 +168,9 @@ impl Inner {
         match recording.wait(recording.store.put_session(meta)).await {
             Err(error) if !recording.goes_on(&error) => Err(SessionError::Store { source: error }),
             Err(error) => {
-                tracing::warn!(session = %meta.session_id, %error, "the session could not be stored");
+                warn!(session = %meta.session_id, %error, "the session could not be stored");
+                let (me, session) = (self.me.clone(), meta.session_id.clone());
+                self.tasks.spawn(store_later(me, recording, session, self.shutdown.clone()));
                 Ok(())
             }
             Ok(()) => Ok(()),
@@ -181,6 +187,30 @@ impl Inner {
         self.registry().assign(task, &session)?;
         self.store_session(&session.meta()).await?;
         Ok(session)
+    }
+}
+
+/// Writes what is known of a session once the store works again, unless it is forgotten before that.
+async fn store_later(
+    manager: Weak<Inner>,
+    recording: Recording,
+    session: SessionId,
+    shutdown: CancellationToken,
+) {
+    let mut backoff = Backoff::new(PAUSE, MAX_PAUSE);
+    let mut is_last = false;
+    while !is_last {
+        is_last = tokio::select! {
+            () = sleep(backoff.next_pause()) => false,
+            () = shutdown.cancelled() => true,
+        };
+        let Some(meta) = manager.upgrade().and_then(|manager| manager.registry().meta(&session)) else {
+            return;
+        };
+        match recording.wait(recording.store.put_session(&meta)).await {
+            Err(error) if !error.is_refusal() => debug!(%session, %error, "the session could not be stored"),
+            Ok(()) | Err(_) => return,
+        }
     }
 }
 

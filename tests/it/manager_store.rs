@@ -18,6 +18,8 @@ use opencode_conductor::{
     },
 };
 
+use tokio::sync::watch;
+
 use crate::support::{
     soon,
     stage::{WORKTREE, asking_tool, client, create, gated_text, ms, quick, texts, waits},
@@ -37,13 +39,19 @@ async fn memory_does_what_every_store_does() {
     store_suite::run(|| Shared(MemoryStore::default())).await;
 }
 
-/// A store that is away while a flag says so.
-fn away(memory: &MemoryStore, is_away: &Arc<AtomicBool>) -> Arc<TappedStore> {
+/// A store that is away while a flag says so, and counts what it did.
+fn away(memory: &MemoryStore, is_away: &Arc<AtomicBool>) -> (Arc<TappedStore>, watch::Receiver<usize>) {
     let is_away = Arc::clone(is_away);
-    Arc::new(TappedStore::new(Arc::new(memory.another_handle()), move |_, _| {
+    let (done, n_done) = watch::channel(0);
+    let store = TappedStore::new(Arc::new(memory.another_handle()), move |_, effect| {
         let error = StoreError::new("writing", StoreErrorKind::Unavailable);
-        Box::pin(std::future::ready(if is_away.load(SeqCst) { Err(error) } else { Ok(()) }))
-    }))
+        let answer = if is_away.load(SeqCst) { Err(error) } else { Ok(()) };
+        if answer.is_ok() && effect == Effect::After {
+            done.send_modify(|n| *n += 1);
+        }
+        Box::pin(std::future::ready(answer))
+    });
+    (Arc::new(store), n_done)
 }
 
 fn builder(fake: &FakeOpenCode, store: Arc<dyn Store>) -> ManagerBuilder {
@@ -78,7 +86,7 @@ async fn a_turn_costs_four_writes() {
 async fn a_turn_goes_on_without_its_store_and_is_recorded_later() {
     let fake = FakeOpenCode::start_with(quick()).await.unwrap();
     let (memory, is_away) = (MemoryStore::default(), Arc::new(AtomicBool::new(false)));
-    let store = away(&memory, &is_away);
+    let (store, mut n_done) = away(&memory, &is_away);
     let manager = builder(&fake, store).when_store_fails(WhenStoreFails::GoOn).build();
     let session = create(&manager, "task").await;
     is_away.store(true, SeqCst);
@@ -88,7 +96,7 @@ async fn a_turn_goes_on_without_its_store_and_is_recorded_later() {
     is_away.store(false, SeqCst);
     soon(async {
         while memory.open_turns().is_empty() {
-            tokio::time::sleep(ms(20)).await;
+            n_done.changed().await.unwrap();
         }
     })
     .await;
@@ -100,10 +108,33 @@ async fn a_turn_goes_on_without_its_store_and_is_recorded_later() {
     is_away.store(false, SeqCst);
     soon(async {
         while !memory.open_turns().is_empty() {
-            tokio::time::sleep(ms(20)).await;
+            n_done.changed().await.unwrap();
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_session_that_could_not_be_stored_is_stored_later() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    let (memory, is_away) = (MemoryStore::default(), Arc::new(AtomicBool::new(true)));
+    let (store, mut n_done) = away(&memory, &is_away);
+    let manager = builder(&fake, store).when_store_fails(WhenStoreFails::GoOn).build();
+    let kept = create(&manager, "kept").await;
+    let forgotten = create(&manager, "forgotten").await;
+    manager.forget(&forgotten);
+    assert_eq!(memory.sessions().await.unwrap(), []);
+    is_away.store(false, SeqCst);
+    soon(async {
+        while memory.sessions().await.unwrap().is_empty() {
+            n_done.changed().await.unwrap();
+        }
+    })
+    .await;
+    soon(manager.shutdown()).await;
+    let stored = memory.sessions().await.unwrap();
+    assert_eq!(stored.iter().map(|meta| &meta.session_id).collect::<Vec<_>>(), [&kept]);
+    assert_eq!(stored[0].task_id, Some("kept".into()));
 }
 
 #[tokio::test]
@@ -201,7 +232,8 @@ async fn a_dropped_prompt_is_sent_never_or_once() {
         Box::pin(async move {
             if is_first {
                 told.notify_one();
-                tokio::time::sleep(ms(300)).await;
+                // Until nobody waits for it any more.
+                pending::<()>().await;
             }
             Ok(())
         })
@@ -211,6 +243,12 @@ async fn a_dropped_prompt_is_sent_never_or_once() {
     let unsent = manager.prompt(input(&session, &texts("never"))).start();
     soon(at_prepared.notified()).await;
     drop(unsent);
+    soon(async {
+        while manager.stats().turns.given_up < 1 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
     let running = manager.prompt(input(&session, &gated_text("gate", "one"))).start();
     soon(fake.wait_at("gate")).await;
     let open = memory.open_turns();

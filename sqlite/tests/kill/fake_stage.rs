@@ -69,6 +69,30 @@ fn rows() -> Vec<(&'static str, Point, Server)> {
     ]
 }
 
+/// Whether the store keeps its word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Records {
+    Kept,
+    /// As if each record were written after the effect that it is about, and the kill had come between the two.
+    Late,
+}
+
+/// The same kills with a store that writes too late: if the table cannot tell, it proves nothing.
+pub(crate) async fn table_of_a_wrong_store() -> bool {
+    table::heading(
+        "Killed with -9 on the fake server, with a store that writes after the effect: each must be caught",
+    );
+    let mut all_caught = true;
+    let arrived = "while the prompt is sent, after it arrived";
+    for name in [arrived, "while the answer is streamed", "before `finished` is recorded"] {
+        let (_, point, server) = rows().into_iter().find(|(row, ..)| *row == name).unwrap();
+        let outcome = cell(point, &server, Records::Late).await;
+        table::row(name, std::slice::from_ref(&outcome));
+        all_caught &= !outcome.is_good() && outcome.runs[1] == 2;
+    }
+    all_caught
+}
+
 pub(crate) async fn table(repeats: usize) -> bool {
     table::heading(&format!("Killed with -9 on the fake server, each {repeats} times"));
     let mut is_good = true;
@@ -79,7 +103,7 @@ pub(crate) async fn table(repeats: usize) -> bool {
             let (at_once, server) = (Arc::clone(&at_once), server.clone());
             cells.spawn(async move {
                 let _permit = at_once.acquire().await.unwrap();
-                cell(point, &server).await
+                cell(point, &server, Records::Kept).await
             });
         }
         is_good &= table::row(name, &cells.join_all().await);
@@ -115,7 +139,7 @@ fn arm(fake: &FakeOpenCode, server: &Server) {
     }
 }
 
-async fn cell(point: Point, server: &Server) -> Outcome {
+async fn cell(point: Point, server: &Server, records: Records) -> Outcome {
     let fake = FakeOpenCode::start_with(FakeOptions::new().time_scale(0.02)).await.unwrap();
     let directory = tempfile::tempdir().unwrap();
     let order = Order {
@@ -169,6 +193,11 @@ async fn cell(point: Point, server: &Server) -> Outcome {
         fake.release(moment);
     }
     fake.open_gate("gate");
+    if records == Records::Late {
+        let database = rusqlite::Connection::open(&order.database).unwrap();
+        database.execute("DELETE FROM turns WHERE is_open", []).unwrap();
+        heard.sent.remove(&1);
+    }
     heard.finish(&order).await;
     judge(&fake, &heard, matches!(server, Server::Asks))
 }

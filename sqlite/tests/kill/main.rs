@@ -29,9 +29,10 @@ fn main() -> ExitCode {
     let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
     let is_good = runtime.block_on(async {
         let mut is_good = true;
-        for name in ["fake", "pair", "real"].into_iter().filter(|name| name.contains(&*filter)) {
+        for name in ["fake", "wrong", "pair", "real"].into_iter().filter(|name| name.contains(&*filter)) {
             is_good &= match name {
                 "fake" => fake_stage::table(repeats).await,
+                "wrong" => fake_stage::table_of_a_wrong_store().await,
                 "pair" => pair::table().await,
                 _ => real_stage::table(repeats).await,
             };

@@ -41,11 +41,16 @@ fn rows() -> Vec<(&'static str, Point, Server)> {
         ("while a permission is asked for", Point::Asked, Lives),
         ("before `finished` is recorded", Store(Finished, Before), Lives),
         ("after `finished` is recorded", Store(Finished, After), Lives),
+        ("server too: after the task is claimed", Store(ClaimTask, After), Dies),
+        ("server too: before the session is stored", Store(PutSession, Before), Dies),
+        ("server too: before `prepared` is recorded", Store(Prepared, Before), Dies),
         ("server too: after `prepared` is recorded", Store(Prepared, After), Dies),
         ("server too: after `submitted` is recorded", Store(Submitted, After), Dies),
+        ("server too: after `started` is recorded", Store(Started, After), Dies),
         ("server too: while the answer is streamed", Point::Delta, Dies),
         ("server too: while a permission is asked for", Point::Asked, Dies),
         ("server too: before `finished` is recorded", Store(Finished, Before), Dies),
+        ("server too: after `finished` is recorded", Store(Finished, After), Dies),
     ]
 }
 
