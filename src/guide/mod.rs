@@ -5,11 +5,12 @@
 //! 3. [Permissions and questions](permissions): who answers, and what happens meanwhile.
 //! 4. [Timeouts](timeouts): which silence is allowed for how long.
 //! 5. [Restart](restart): what happens to prompts when your process ends, and how the next one goes on.
-//! 6. [Testing with the fake](testing): your runner's tests without a server, a model or a network.
-//! 7. [Operating it](operating): logs, figures, tuning, and what to do when something is wrong.
-//! 8. [Other agents](agents): how to put another program behind the manager.
-//! 9. [Claude Code's transcripts](claude_transcripts): its streams and files as conversations, and what of them is equal.
-//! 10. [Coming from TypeScript](typescript): the calls and hooks of the original, and what is different on purpose.
+//! 6. [Sessions](sessions): a session as one handle, what is saved of it, and how it is found again.
+//! 7. [Testing with the fake](testing): your runner's tests without a server, a model or a network.
+//! 8. [Operating it](operating): logs, figures, tuning, and what to do when something is wrong.
+//! 9. [Other agents](agents): how to put another program behind the manager.
+//! 10. [Claude Code's transcripts](claude_transcripts): its streams and files as conversations, and what of them is equal.
+//! 11. [Coming from TypeScript](typescript): the calls and hooks of the original, and what is different on purpose.
 //!
 //! There is no code here. The code in these pages is compiled with the tests.
 
@@ -31,6 +32,10 @@ pub mod timeouts {
 
 pub mod restart {
     #![doc = include_str!("restart.md")]
+}
+
+pub mod sessions {
+    #![doc = include_str!("sessions.md")]
 }
 
 pub mod testing {

@@ -4,6 +4,7 @@
 //! into each session, answers what agents ask, and turns the end of an execution into a result. What waiting means is the agent's
 //! business: see [`OpenSession`].
 
+mod agent_session;
 mod ended;
 mod error;
 mod host;
@@ -19,10 +20,12 @@ mod registry;
 mod restore;
 mod result;
 mod run;
+mod save;
 mod session;
 mod stats;
 mod updates;
 
+pub use agent_session::{AgentSession, SentMessage};
 pub use error::{JsonAnswerError, PromptError, SessionError, TurnFailed};
 pub use input::{AttachmentError, CreateTaskSession, PromptInput, WhenBusy};
 pub use options::ManagerBuilder;

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     agent::{AbortReport, ConversationSink, OpenSession, Opened, StopRequest},
-    conversation::{ConversationEvent, SessionConversationState},
+    conversation::{BlockStatus, ConversationEvent, SessionConversationState},
     directory::Directory,
     ids::{MessageId, SessionId},
     session::ConversationSessionMeta,
@@ -38,9 +38,14 @@ struct RunningTurn {
     aborts: Vec<oneshot::Sender<AbortReport>>,
 }
 
-/// A session's conversation and its readers. They change together, under one lock.
+/// A session's conversation and its readers.
 #[derive(Debug, Default)]
-pub(super) struct Conversation(Mutex<Live>);
+pub(super) struct Conversation {
+    /// They change together, under one lock.
+    live: Mutex<Live>,
+    /// Counts what is worth to be saved.
+    changes: watch::Sender<u64>,
+}
 
 #[derive(Debug, Default)]
 struct Live {
@@ -108,7 +113,16 @@ impl Session {
 
     /// Marks the end of a turn; returns the calls that wait for it to be aborted.
     pub(super) fn end_turn(&self) -> Vec<oneshot::Sender<AbortReport>> {
-        lock(&self.turn).take().map(|turn| turn.aborts).unwrap_or_default()
+        let ended = lock(&self.turn).take();
+        if ended.is_some() {
+            self.conversation.changed();
+        }
+        ended.map(|turn| turn.aborts).unwrap_or_default()
+    }
+
+    /// Whether a turn runs in it now.
+    pub(super) fn is_running(&self) -> bool {
+        lock(&self.turn).is_some()
     }
 
     /// Answers the calls that wait for the turn to be aborted.
@@ -149,6 +163,7 @@ impl Conversation {
     /// Adds a reader, which gets every update from now on; returns the state that they continue.
     pub(super) fn add_reader(&self, reader: UpdateSender) -> (ReaderId, SessionConversationState) {
         let mut live = self.live();
+        reader.begin(&live.state);
         let id = live.next_reader;
         live.next_reader += 1;
         live.readers.push((id, reader));
@@ -172,13 +187,36 @@ impl Conversation {
         }
     }
 
+    /// Takes over what was saved of it, if nothing is known of it yet.
+    pub(super) fn restore(&self, saved: SessionConversationState) {
+        let live = &mut *self.live();
+        if live.state == SessionConversationState::default() {
+            live.state = saved;
+            let state = live.state.clone();
+            for (_, reader) in &mut live.readers {
+                reader.send(Update::Missed(Box::new(state.clone())), &state);
+            }
+        }
+    }
+
+    /// Says how often something changed that is worth to be saved: a block is complete, or a turn over.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Something changed that is worth to be saved.
+    pub(super) fn changed(&self) {
+        self.changes.send_modify(|n| *n += 1);
+    }
+
     fn live(&self) -> MutexGuard<'_, Live> {
-        lock(&self.0)
+        lock(&self.live)
     }
 }
 
 impl ConversationSink for Conversation {
     fn emit(&self, events: Vec<ConversationEvent>) {
+        let completes = events.iter().any(completes);
         let live = &mut *self.live();
         live.readers.retain(|(_, reader)| !reader.is_gone());
         for event in events {
@@ -190,6 +228,9 @@ impl ConversationSink for Conversation {
                 last.send(Update::Conversation(event), &live.state);
             }
         }
+        if completes {
+            self.changed();
+        }
     }
 
     fn describe(&self, title: Option<&str>, updated_at: Option<Timestamp>) {
@@ -198,6 +239,19 @@ impl ConversationSink for Conversation {
             live.title = Some(title.to_owned());
         }
         live.updated_at = live.updated_at.max(updated_at);
+    }
+}
+
+/// Whether a block is complete after an event, or gone.
+fn completes(event: &ConversationEvent) -> bool {
+    match event {
+        ConversationEvent::BlockUpsert { block, .. } => block.status != BlockStatus::Pending,
+        ConversationEvent::SubagentCompleted(_)
+        | ConversationEvent::SessionIdle { .. }
+        | ConversationEvent::BlockRemoved { .. } => true,
+        ConversationEvent::BlockDelta { .. }
+        | ConversationEvent::SubagentSpawned(_)
+        | ConversationEvent::MetadataUpdate { .. } => false,
     }
 }
 

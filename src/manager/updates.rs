@@ -1,7 +1,9 @@
 //! What a session tells its readers while it works.
 
 use std::{
+    collections::VecDeque,
     pin::Pin,
+    sync::{Arc, OnceLock},
     task::{Context, Poll},
 };
 
@@ -13,6 +15,7 @@ use crate::{
     agent::{AgentStatus, Ask},
     conversation::{ConversationEvent, SessionConversationState},
     ids::{MessageId, RequestId},
+    session::{StreamEvent, reduce_to_stream, stream_between},
 };
 
 /// More updates than this wait for a slow reader before some are dropped.
@@ -47,7 +50,10 @@ pub enum Update {
 
 /// The updates of a prompt, or of a session that is [watched](super::ConversationManager::watch).
 #[derive(Debug)]
-pub struct Updates(mpsc::Receiver<Update>);
+pub struct Updates {
+    receiver: mpsc::Receiver<Update>,
+    began: Arc<OnceLock<SessionConversationState>>,
+}
 
 impl Updates {
     /// The next update; nothing when there will be no more.
@@ -55,7 +61,58 @@ impl Updates {
     /// # Cancel safety
     /// An update is either returned or still there for the next call.
     pub async fn next(&mut self) -> Option<Update> {
-        self.0.recv().await
+        self.receiver.recv().await
+    }
+}
+
+/// The updates of a prompt as events of the session's stream.
+#[derive(Debug)]
+pub(super) struct StreamEvents {
+    updates: Updates,
+    /// The conversation after the last update.
+    state: Option<SessionConversationState>,
+    ready: VecDeque<StreamEvent>,
+}
+
+impl StreamEvents {
+    pub(super) fn new(updates: Updates) -> Self {
+        Self { updates, state: None, ready: VecDeque::new() }
+    }
+
+    fn take(&mut self, update: Update) {
+        let began = || self.updates.began.get().cloned().unwrap_or_default();
+        let (next, events) = match update {
+            Update::Conversation(event) => reduce_to_stream(&self.state.take().unwrap_or_else(began), &event),
+            Update::Missed(now) => {
+                let events = stream_between(&self.state.take().unwrap_or_else(began), &now);
+                (*now, events)
+            }
+            Update::Submitted(_)
+            | Update::Status(_)
+            | Update::Asked(_)
+            | Update::RequestClosed(_)
+            | Update::StreamLost
+            | Update::StreamRestored => return,
+        };
+        self.state = Some(next);
+        self.ready.extend(events);
+    }
+}
+
+impl Stream for StreamEvents {
+    type Item = StreamEvent;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<StreamEvent>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Poll::Ready(Some(event));
+            }
+            match self.updates.receiver.poll_recv(context) {
+                Poll::Ready(Some(update)) => self.take(update),
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
     }
 }
 
@@ -63,7 +120,7 @@ impl Stream for Updates {
     type Item = Update;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Update>> {
-        self.0.poll_recv(context)
+        self.receiver.poll_recv(context)
     }
 }
 
@@ -72,12 +129,19 @@ impl Stream for Updates {
 pub(super) struct UpdateSender {
     sender: mpsc::Sender<Update>,
     has_missed: bool,
+    began: Arc<OnceLock<SessionConversationState>>,
 }
 
 impl UpdateSender {
     pub(super) fn new() -> (Self, Updates) {
         let (sender, receiver) = mpsc::channel(CAPACITY);
-        (Self { sender, has_missed: false }, Updates(receiver))
+        let began = Arc::default();
+        (Self { sender, has_missed: false, began: Arc::clone(&began) }, Updates { receiver, began })
+    }
+
+    /// Says which conversation the updates continue.
+    pub(super) fn begin(&self, state: &SessionConversationState) {
+        self.began.get_or_init(|| state.clone());
     }
 
     pub(super) fn is_gone(&self) -> bool {

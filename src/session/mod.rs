@@ -10,4 +10,6 @@ pub use data::{
 };
 pub use meta::ConversationSessionMeta;
 pub use profile::AgentProfile;
+#[cfg(feature = "client")]
+pub(crate) use stream_view::stream_between;
 pub use stream_view::{StreamEvent, StreamUsage, reduce_to_stream};

@@ -173,6 +173,42 @@ pub fn reduce_to_stream(
     (next, stream)
 }
 
+/// What to tell a client of the stream that missed what made `before` into `after`: each block that is not as it was, as a whole.
+#[cfg(feature = "client")]
+pub(crate) fn stream_between(
+    before: &SessionConversationState,
+    after: &SessionConversationState,
+) -> Vec<StreamEvent> {
+    let mut stream = Vec::new();
+    for (conversation_id, thread) in threads(after) {
+        let old = before.thread(&conversation_id);
+        for block in thread.iter() {
+            let same = |old: &Arc<ConversationBlock>| Arc::ptr_eq(old, block) || old == block;
+            if !old.and_then(|old| old.get(&block.id)).is_some_and(same) {
+                stream.push(whole(conversation_id.clone(), block.clone()));
+            }
+        }
+        let used = metadata(after, &conversation_id);
+        if used != metadata(before, &conversation_id) {
+            stream.extend(used);
+        }
+    }
+    for (conversation_id, thread) in threads(before) {
+        let gone = thread.iter().filter(|block| after.block(&conversation_id, &block.id).is_none());
+        stream.extend(gone.map(|block| self::gone(&conversation_id, &block.id)));
+    }
+    stream
+}
+
+#[cfg(feature = "client")]
+fn threads(
+    state: &SessionConversationState,
+) -> impl Iterator<Item = (ConversationId, &crate::conversation::Thread)> {
+    let subagents =
+        state.subagents().map(|subagent| (ConversationId::from(&subagent.tool_use_id), &subagent.blocks));
+    std::iter::once((ConversationId::main(), state.blocks())).chain(subagents)
+}
+
 fn block_event(
     before: &SessionConversationState,
     after: &SessionConversationState,
@@ -191,11 +227,15 @@ fn block_event(
     if let Some(updates) = old.and_then(|old| updates(old, &block)) {
         return Some(StreamEvent::BlockUpdate { conversation_id, block_id, updates, removed: false });
     }
-    Some(if is_pending {
+    Some(whole(conversation_id, block))
+}
+
+fn whole(conversation_id: ConversationId, block: Arc<ConversationBlock>) -> StreamEvent {
+    if block.status == BlockStatus::Pending {
         StreamEvent::BlockStart { conversation_id, block }
     } else {
         StreamEvent::BlockComplete { conversation_id, block }
-    })
+    }
 }
 
 /// The fields that differ; nothing if one is gone, which only the whole block can say.
@@ -237,4 +277,61 @@ fn metadata(state: &SessionConversationState, conversation_id: &ConversationId) 
 
 fn write_block<S: Serializer>(block: &ConversationBlock, serializer: S) -> Result<S::Ok, S::Error> {
     block.write(serializer, RunWords::SubagentsAndTools)
+}
+
+#[cfg(test)]
+#[cfg(feature = "client")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn state(events: &[Value]) -> SessionConversationState {
+        let mut state = SessionConversationState::new();
+        for event in events {
+            state.apply(&serde_json::from_value(event.clone()).unwrap());
+        }
+        state
+    }
+
+    fn block(thread: &str, id: &str, content: &str, status: &str) -> Value {
+        json!({"type": "block:upsert", "conversationId": thread, "block": {"id": id, "type": "assistant_text",
+            "content": content, "status": status, "timestamp": "2026-01-31T12:00:00Z"}})
+    }
+
+    #[test]
+    fn whoever_missed_something_is_told_what_is_different() {
+        let spawned = json!({"type": "subagent:spawned", "toolUseId": "t1", "prompt": "p", "subagentType": "s",
+            "context": {"conversationId": "main", "timestamp": "2026-01-31T12:00:00Z"}});
+        let before = [
+            block("main", "same", "a", "complete"),
+            block("main", "grows", "a", "pending"),
+            block("main", "goes", "a", "complete"),
+        ];
+        let after = [
+            block("main", "grows", "ab", "complete"),
+            block("main", "new", "c", "pending"),
+            json!({"type": "block:removed", "conversationId": "main", "blockId": "goes"}),
+            spawned,
+            block("t1", "below", "d", "complete"),
+        ];
+        let all: Vec<Value> = before.iter().chain(&after).cloned().collect();
+        let (before, after) = (state(&before), state(&all));
+        let told = stream_between(&before, &after);
+        let told: Vec<String> = told
+            .iter()
+            .map(|event| match event {
+                StreamEvent::BlockStart { block, .. } => format!("start {}", block.id),
+                StreamEvent::BlockComplete { block, .. } => format!("complete {}", block.id),
+                StreamEvent::BlockUpdate { block_id, removed: true, .. } => format!("gone {block_id}"),
+                other => format!("{other:?}"),
+            })
+            .collect();
+        for expected in ["complete grows", "start new", "complete below", "gone goes"] {
+            assert!(told.iter().any(|told| told == expected), "{expected} is missing in {told:?}");
+        }
+        // The fifth is the block of the subagent.
+        assert_eq!(told.len(), 5, "{told:?}");
+        assert_eq!(stream_between(&after, &after), []);
+    }
 }

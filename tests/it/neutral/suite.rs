@@ -10,10 +10,10 @@ use std::{
 
 use futures_util::StreamExt;
 use opencode_conductor::{
-    Completion, ConversationManager, CreateTaskSession, Decision, Delivery, Limit, MemoryStore,
-    PermissionPolicy, Phase, PromptError, PromptExecutionResult, PromptInput, QuestionPolicy,
-    SessionConversationState, SessionId, Store, StoreError, StoreErrorKind, TurnRecord, Update, WaitOptions,
-    WhenBusy,
+    AgentProfile, AgentSession, BlockStatus, Completion, ConversationManager, CreateTaskSession, Decision,
+    Delivery, Limit, MemoryStore, PermissionPolicy, Phase, PromptError, PromptExecutionResult, PromptInput,
+    QuestionPolicy, SavedSessionData, SessionConversationState, SessionId, SessionStatus, Store, StoreError,
+    StoreErrorKind, StreamEvent, TurnRecord, Update, WaitOptions, WhenBusy,
     test_util::{Effect, StoreCall, TappedStore},
 };
 use serde_json::json;
@@ -56,6 +56,9 @@ on_every_agent! {
     a_turn_goes_on_from_every_recorded_phase
     what_cannot_be_recorded_is_not_sent
     a_record_that_the_agent_knows_nothing_of_runs_nothing
+    a_session_is_one_handle_and_found_again
+    a_session_is_saved_as_it_goes
+    a_session_is_saved_once_its_store_is_back
 }
 
 fn say(words: &str) -> Play {
@@ -435,4 +438,139 @@ async fn resume_with(world: &impl World, record: &TurnRecord) -> Result<PromptEx
     let result = turn.running.await;
     assert!(store.open_turns().is_empty(), "{record:?}");
     result
+}
+
+async fn session_on(manager: &ConversationManager) -> AgentSession {
+    let request = CreateTaskSession::new("project", "task", "/project", "/project/worktree");
+    soon(AgentSession::create(manager, request, AgentProfile::new("assistant"))).await.unwrap()
+}
+
+/// What is saved loads to the conversation that the session has.
+fn check_saved(session: &AgentSession, saved: &SavedSessionData) {
+    let state = session.state();
+    assert_eq!(*state.saved, *saved);
+    let (loaded, malformed) = saved.clone().load().unwrap();
+    assert!(malformed.is_empty(), "{malformed:?}");
+    assert_eq!(loaded.conversation, state.conversation);
+}
+
+async fn a_session_is_one_handle_and_found_again(world: impl World) {
+    let store = Arc::new(MemoryStore::default());
+    let manager = world.builder().store(Arc::clone(&store) as _).wait(limits()).unwrap().build();
+    let session = session_on(&manager).await;
+    let id = session.session_id().clone();
+    let mut message = session.send_message(world.prompt(&say("hello")));
+    let events: Vec<StreamEvent> = soon((&mut message).collect()).await;
+    let result = soon(async { message.await }).await.unwrap();
+    assert_eq!(result.answer().as_deref(), Some("hello"));
+    let completed: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event {
+            StreamEvent::BlockComplete { block, .. } => Some(block.id.clone()),
+            _ => None,
+        })
+        .collect();
+    for block in result.conversation.blocks().iter() {
+        assert_eq!(block.status, BlockStatus::Complete);
+        assert!(completed.contains(&block.id), "{block:?} {events:?}");
+    }
+    soon(session.save()).await.unwrap();
+    let saved = store.saved(&id).await.unwrap().unwrap();
+    assert_eq!(
+        (&saved.listed.status, saved.listed.agent_profile_reference.as_str()),
+        (&SessionStatus::Idle, "assistant")
+    );
+    assert_eq!(store.saved_sessions().await.unwrap(), [saved.listed.clone()]);
+    check_saved(&session, &saved);
+    let before = session.state().conversation;
+    soon(manager.shutdown()).await;
+
+    let manager = world.builder().store(Arc::new(store.another_handle())).wait(limits()).unwrap().build();
+    let session = soon(AgentSession::open(&manager, &id)).await.unwrap();
+    assert_eq!(session.state().conversation, before);
+    soon(async { session.send_message(world.prompt(&say("more"))).await }).await.unwrap();
+    let after = session.state().conversation;
+    assert_eq!(after.blocks().len(), before.blocks().len() + 2);
+    drop(session);
+    // The end of the last handle is the end of the saving.
+    soon(manager.shutdown()).await;
+    let saved = store.saved(&id).await.unwrap().unwrap();
+    assert_eq!(saved.agent_profile, Some(AgentProfile::new("assistant")));
+    assert_eq!(saved.load().unwrap().0.conversation, after);
+
+    let manager = world.builder().store(Arc::new(store.another_handle())).build();
+    soon(manager.delete(&id)).await.unwrap();
+    assert_eq!(store.saved(&id).await.unwrap(), None, "what is deleted is not kept");
+    assert!(soon(AgentSession::open(&manager, &id)).await.is_err());
+}
+
+/// A store that counts what was saved, and fails the first so many saves.
+fn counting(memory: &MemoryStore, n_failures: usize) -> (Arc<TappedStore>, watch::Receiver<usize>) {
+    let (counter, counted) = watch::channel(0);
+    let store = TappedStore::new(Arc::new(memory.another_handle()), move |call, effect| {
+        let is_save = call == StoreCall::PutSaved;
+        let fails = is_save && effect == Effect::Before && *counter.borrow() < n_failures;
+        if is_save && (fails || effect == Effect::After) {
+            counter.send_modify(|n| *n += 1);
+        }
+        let full = StoreError::new("saving", StoreErrorKind::Full);
+        Box::pin(std::future::ready(if fails { Err(full) } else { Ok(()) }))
+    });
+    (Arc::new(store), counted)
+}
+
+async fn a_session_is_saved_as_it_goes(world: impl World) {
+    let memory = MemoryStore::default();
+    let (store, mut counted) = counting(&memory, 0);
+    let manager = world.builder().store(store).wait(limits()).unwrap().build();
+    let session = session_on(&manager).await;
+    let id = session.session_id().clone();
+    let message = session.send_message(world.prompt(&gate("hello")));
+    soon(world.at_gate()).await;
+    // Nobody asks for it.
+    let saved = soon(async {
+        loop {
+            let saved = memory.saved(&id).await.unwrap();
+            let begun = saved.filter(|saved| saved.listed.status == SessionStatus::Running);
+            match begun.map(|saved| saved.load().unwrap().0) {
+                Some(session) if !session.conversation.blocks().is_empty() => return session,
+                _ => counted.changed().await.unwrap(),
+            }
+        }
+    })
+    .await;
+    assert!(saved.conversation.blocks().len() < 3, "the answer is still to come");
+    world.open_gate();
+    let result = soon(async { message.await }).await.unwrap();
+    soon(async {
+        while memory.saved(&id).await.unwrap().unwrap().listed.status != SessionStatus::Idle {
+            counted.changed().await.unwrap();
+        }
+    })
+    .await;
+    let saved = memory.saved(&id).await.unwrap().unwrap();
+    check_saved(&session, &saved);
+    assert_eq!(session.state().conversation, result.conversation);
+    let n_saves = *counted.borrow();
+    assert!(n_saves <= 6, "{n_saves} saves of one short turn");
+}
+
+async fn a_session_is_saved_once_its_store_is_back(world: impl World) {
+    let memory = MemoryStore::default();
+    let (store, mut counted) = counting(&memory, 2);
+    let manager = world.builder().store(store).wait(limits()).unwrap().build();
+    let session = session_on(&manager).await;
+    let result = soon(async { session.send_message(world.prompt(&say("hello"))).await }).await.unwrap();
+    assert_eq!(result.completion, Completion::Settled, "no turn depends on it");
+    soon(async {
+        while memory.saved(session.session_id()).await.unwrap().is_none() {
+            counted.changed().await.unwrap();
+        }
+    })
+    .await;
+    soon(session.save()).await.unwrap();
+    check_saved(&session, &memory.saved(session.session_id()).await.unwrap().unwrap());
+    manager.forget(session.session_id());
+    let error = soon(session.save()).await.unwrap_err();
+    assert!(matches!(error, opencode_conductor::SessionError::Unknown { .. }), "{error:?}");
 }
