@@ -49,6 +49,9 @@ fn page(measured: &Measured, compared: Option<&Compared>) -> Result<String, Fail
     let claude = measured.table("Claude Code: decode + merge + fold")?;
     let one = measured.table("One event")?;
     let many = measured.table("Small events in one chunk")?;
+    let recording = measured.table("Recording a turn")?;
+    let restoring = measured.table("Restoring open turns")?;
+    let sessions = measured.table("Saved sessions")?;
     let gain = one.figure("eventsource-stream", 2)? / one.figure("conductor", 2)?;
     let of_floor = measured.loads.iter().map(|load| load.bytes / load.floor_bytes).fold(0.0, f64::max);
     Ok(format!(
@@ -115,6 +118,22 @@ faster than by the latter. What grows faster than the size grows so for `copy`, 
 cargo bench              # -- --quick for rougher figures in less time, -- reducer for one section
 ```
 
+## The store
+
+What it costs to write down how far a turn got, before each of its effects; in microseconds per turn. What is in SQLite is on disk.
+
+{recording}
+A process that was killed leaves turns open which are over on the server. The next one reads each of them, waits for as long as an end has to last
+to be one (the grace, a second by default), and reads again. What all turns of a directory want to know is asked for once:
+
+{restoring}
+Sessions that are saved, in milliseconds. A transcript is kept in pieces, of which only those are written that changed.
+
+{sessions}
+```sh
+cargo bench -p opencode-conductor-sqlite
+```
+
 {compared}## What limits us now
 
 - Decoding still costs more than merging and folding. Of an event that is not text the decoder reads every field into a type of its
@@ -146,6 +165,9 @@ cargo bench              # -- --quick for rougher figures in less time, -- reduc
         growth = growth.markdown(true),
         documents = documents.markdown(false),
         claude = claude.markdown(false),
+        recording = recording.markdown(false),
+        restoring = restoring.markdown(false),
+        sessions = sessions.markdown(false),
         one = one.markdown(true),
         many = many.markdown(true),
     ))

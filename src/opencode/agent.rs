@@ -10,6 +10,7 @@ use super::{
     mint::Mint,
     model::DefaultModels,
     session::OpenCodeSession,
+    shared_read::AllReads,
     wire::{CreateSession, Extra, SessionInfo},
 };
 use crate::{
@@ -49,12 +50,14 @@ pub(super) struct Shared {
     pub(super) client: OpenCodeClient,
     pub(super) mint: Mint,
     pub(super) models: DefaultModels,
+    pub(super) reads: AllReads,
 }
 
 impl OpenCode {
     /// The server that `client` talks to.
     pub fn new(client: OpenCodeClient) -> Self {
-        let shared = Shared { client, mint: Mint::default(), models: DefaultModels::default() };
+        let (mint, models, reads) = (Mint::default(), DefaultModels::default(), AllReads::default());
+        let shared = Shared { client, mint, models, reads };
         Self { shared: Arc::new(shared) }
     }
 

@@ -298,7 +298,8 @@ impl<'a> Driver<'a> {
             None => (Back::ToPrompt, 1),
         };
         let known_children = live.tree.children().cloned().collect();
-        SessionReader { api: self.api.clone(), root, back, expected, known_children }
+        let (api, reads) = (self.api.clone(), Arc::clone(&self.session.reads));
+        SessionReader { api, reads, root, back, expected, known_children }
     }
 
     fn done(&mut self, done: Done) -> Result<(), Ended> {

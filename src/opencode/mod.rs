@@ -37,6 +37,8 @@ mod replies;
 pub(crate) mod server;
 #[cfg(feature = "client")]
 mod session;
+#[cfg(feature = "client")]
+mod shared_read;
 
 #[cfg(feature = "client")]
 pub use self::{agent::OpenCode, model::resolve_prompt_model};

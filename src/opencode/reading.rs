@@ -1,13 +1,14 @@
 //! Reading a session back to a message, and what else a gap makes necessary.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use crate::{
     ids::{MessageId, SessionId},
     opencode::{
         client::{ApiError, DirectoryClient, MessagePage},
+        shared_read::DirectoryReads,
         turn::machine::{Messages, Reading, Scope},
-        wire::{Message, MessageInfo},
+        wire::{Message, MessageInfo, StatusMap},
     },
 };
 
@@ -30,6 +31,8 @@ pub(super) enum Back {
 
 pub(super) struct SessionReader {
     pub(super) api: DirectoryClient,
+    /// What others in the directory read as well.
+    pub(super) reads: Arc<DirectoryReads>,
     pub(super) root: SessionId,
     pub(super) back: Back,
     /// How many messages are known after the prompt.
@@ -43,7 +46,8 @@ impl SessionReader {
     pub(super) async fn read(self, scope: Scope) -> Result<Reading, ApiError> {
         let mut reading = Reading::default();
         if scope.status {
-            reading.status = unless_unknown(self.api.session_status().await)?;
+            let status = self.reads.status.get(self.api.session_status()).await;
+            reading.status = unless_unknown(status)?.map(|status| StatusMap::clone(&status));
         }
         if scope.messages {
             reading.messages = Some(self.messages().await?);
@@ -52,10 +56,12 @@ impl SessionReader {
             self.tree(&mut reading).await?;
         }
         if scope.requests {
-            let permissions = unless_missing(&self.api, self.api.permissions().await).await?;
-            reading.permissions = permissions.map(|list| list.items);
-            let questions = unless_missing(&self.api, self.api.questions().await).await?;
-            reading.questions = questions.map(|list| list.items);
+            let permissions = self.reads.permissions.get(self.api.permissions()).await;
+            let permissions = unless_missing(&self.api, permissions).await?;
+            reading.permissions = permissions.map(|list| list.items.clone());
+            let questions = self.reads.questions.get(self.api.questions()).await;
+            let questions = unless_missing(&self.api, questions).await?;
+            reading.questions = questions.map(|list| list.items.clone());
         }
         Ok(reading)
     }

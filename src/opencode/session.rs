@@ -14,6 +14,7 @@ use super::{
     driver::{Driven, Driver, Events, Prompt, abort_tree},
     mirror::{Observed, SessionTree, Snapshot},
     outcome,
+    shared_read::DirectoryReads,
     transcript::Documents,
     turn::machine::{self, Ended as TurnEnded},
     wire::{self, Message, MessageInfo, PromptRequest},
@@ -35,6 +36,7 @@ use crate::{
 pub(super) struct OpenCodeSession {
     pub(super) id: SessionId,
     pub(super) directory: Directory,
+    pub(super) reads: Arc<DirectoryReads>,
     shared: Arc<Shared>,
     sink: Arc<dyn ConversationSink>,
     live: Mutex<Live>,
@@ -100,7 +102,8 @@ impl OpenCodeSession {
             is_running: false,
             n_turns: 0,
         };
-        Self { id, directory, shared, sink, live: Mutex::new(live), events: Mutex::default() }
+        let reads = shared.reads.of(&directory);
+        Self { id, directory, reads, shared, sink, live: Mutex::new(live), events: Mutex::default() }
     }
 
     pub(super) fn api(&self) -> DirectoryClient {
