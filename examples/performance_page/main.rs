@@ -123,8 +123,8 @@ cargo bench              # -- --quick for rougher figures in less time, -- reduc
 What it costs to write down how far a turn got, before each of its effects; in microseconds per turn. What is in SQLite is on disk.
 
 {recording}
-A process that was killed leaves turns open which are over on the server. The next one reads each of them, waits for as long as an end has to last
-to be one (the grace, a second by default), and reads again. What all turns of a directory want to know is asked for once:
+A process that was killed leaves turns open which are over on the server. The next one finds each session, reads it with its subagents, and reads
+it again before it believes that it is over. What all turns of a directory want to know is asked for once:
 
 {restoring}
 Sessions that are saved, in milliseconds. A transcript is kept in pieces, of which only those are written that changed.

@@ -11,11 +11,10 @@ use opencode_conductor::{
     ConversationSessionMeta, MessageId, Phase, SessionId, StoreError, StoreErrorKind, TaskClaim, TaskId,
     TurnRecord,
 };
-use rusqlite::{
-    Connection, ErrorCode, OptionalExtension, Row, Transaction, TransactionBehavior, named_params, params,
-};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, TransactionBehavior, named_params, params};
 
 use crate::{
+    Call,
     options::SqliteOptions,
     owner::Owner,
     saved::{self, Retention},
@@ -44,6 +43,14 @@ impl Failure {
             Some(source) => error.because(source),
             None => error,
         }
+    }
+}
+
+impl Failure {
+    /// The same failure, told to one more caller.
+    pub(crate) fn again(&self) -> Self {
+        let source = self.source.as_ref().map(|source| source.to_string().into());
+        Self { kind: self.kind.clone(), source }
     }
 }
 
@@ -113,13 +120,50 @@ impl Database {
         Ok(Self { connection, owner, keep_finished, keep_saved })
     }
 
+    /// Does what many calls want in one transaction, in which each of them may fail on its own, and tells them when it is on disk.
+    pub(crate) fn together(&mut self, calls: Vec<Call>) {
+        let is_alone = calls.len() == 1;
+        // What only reads is not kept from it by somebody who writes.
+        if is_alone || self.connection.execute_batch("BEGIN IMMEDIATE").is_err() {
+            return calls.into_iter().for_each(|call| call(self)(Ok(())));
+        }
+        let mut answers = Vec::with_capacity(calls.len());
+        let mut calls = calls.into_iter();
+        // A disk that is full ends the transaction with all that was done in it.
+        while !self.connection.is_autocommit()
+            && let Some(call) = calls.next()
+        {
+            answers.push(call(self));
+        }
+        let committed = if self.connection.is_autocommit() {
+            Err(Failure::from(StoreErrorKind::Full))
+        } else {
+            self.connection.execute_batch("COMMIT").map_err(Failure::from)
+        };
+        if !self.connection.is_autocommit() {
+            // It could not be committed, and the next call begins with nothing of it.
+            drop(self.connection.execute_batch("ROLLBACK"));
+        }
+        for answer in answers {
+            answer(committed.as_ref().copied());
+        }
+        calls.for_each(|call| call(self)(Ok(())));
+    }
+
+    /// One change, all of it or nothing.
     pub(crate) fn write<T>(
         &mut self,
-        work: impl FnOnce(&Transaction<'_>, &Owner) -> Result<T, Failure>,
+        work: impl FnOnce(&Connection, &Owner) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let done = work(&transaction, &self.owner)?;
-        transaction.commit()?;
+        if self.connection.is_autocommit() {
+            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let done = work(&transaction, &self.owner)?;
+            transaction.commit()?;
+            return Ok(done);
+        }
+        let part = self.connection.savepoint()?;
+        let done = work(&part, &self.owner)?;
+        part.commit()?;
         Ok(done)
     }
 
@@ -305,7 +349,7 @@ struct Stored {
 type Columns = (String, String, Option<String>);
 
 impl Stored {
-    fn read(transaction: &Transaction<'_>, session: &str, message: &str) -> Result<Option<Self>, Failure> {
+    fn read(transaction: &Connection, session: &str, message: &str) -> Result<Option<Self>, Failure> {
         let mut statement = transaction
             .prepare_cached("SELECT record, phase, owner FROM turns WHERE session = ? AND message = ?")?;
         statement.query_row([session, message], Self::columns).optional()?.map(Self::parse).transpose()
@@ -313,7 +357,7 @@ impl Stored {
 
     /// How far a turn got, and whose it is, without the prompt.
     fn phase(
-        transaction: &Transaction<'_>,
+        transaction: &Connection,
         session: &str,
         message: &str,
     ) -> Result<Option<(Phase, Option<String>)>, Failure> {
@@ -366,7 +410,7 @@ fn use_wal(connection: &Connection, patience: Duration) -> Result<(), Failure> {
     }
 }
 
-fn set_phase(transaction: &Transaction<'_>, record: &TurnRecord) -> Result<(), Failure> {
+fn set_phase(transaction: &Connection, record: &TurnRecord) -> Result<(), Failure> {
     let mut statement = transaction.prepare_cached(
         "UPDATE turns SET phase = ?, is_open = ?, changed_at = unixepoch() WHERE session = ? AND message = ?",
     )?;
@@ -379,7 +423,7 @@ fn set_phase(transaction: &Transaction<'_>, record: &TurnRecord) -> Result<(), F
     Ok(())
 }
 
-fn remove_session(transaction: &Transaction<'_>, session: &str) -> Result<(), Failure> {
+fn remove_session(transaction: &Connection, session: &str) -> Result<(), Failure> {
     for statement in [
         "DELETE FROM sessions WHERE session = ?",
         "DELETE FROM tasks WHERE session = ?",
@@ -391,7 +435,7 @@ fn remove_session(transaction: &Transaction<'_>, session: &str) -> Result<(), Fa
 }
 
 /// Removes turns that have been over for long.
-fn prune(transaction: &Transaction<'_>, age: Duration) -> rusqlite::Result<()> {
+fn prune(transaction: &Connection, age: Duration) -> rusqlite::Result<()> {
     let seconds = i64::try_from(age.as_secs()).unwrap_or(i64::MAX / 2);
     let old = "DELETE FROM turns WHERE NOT is_open AND changed_at < unixepoch() - ?";
     transaction.execute(old, [seconds]).map(drop)

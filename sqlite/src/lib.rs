@@ -23,13 +23,19 @@ use tokio::sync::oneshot;
 
 use crate::database::{Database, Failure};
 
-/// What the thread of a store is asked to do.
-type Call = Box<dyn FnOnce(&mut Database) + Send>;
+/// What the thread of a store is asked to do. What came of it is told once it is on disk.
+type Call = Box<dyn FnOnce(&mut Database) -> Answer + Send>;
+
+/// Tells whoever called, unless what was written could not be committed.
+type Answer = Box<dyn FnOnce(Result<(), &Failure>)>;
+
+/// This many calls are written at once, so that the last one need not wait for long before the first is told.
+const BATCH: usize = 256;
 
 /// A handle to a store in a SQLite file.
 ///
-/// The file is used by one thread per handle, in the order of the calls. Dropping the handle waits for the calls that were made, and
-/// gives up what it has claimed.
+/// The file is used by one thread per handle, in the order of the calls. Calls that wait for it are written together, which costs the disk
+/// as much as one. Dropping the handle waits for the calls that were made, and gives up what it has claimed.
 pub struct SqliteStore {
     path: PathBuf,
     /// Nothing only while it is dropped.
@@ -62,7 +68,8 @@ impl SqliteStore {
                     // Whoever opened it may have gone away.
                     drop(opened.send(Ok(())));
                     while let Ok(call) = inbox.recv() {
-                        call(&mut database);
+                        let waiting = inbox.try_iter().take(BATCH - 1);
+                        database.together(std::iter::once(call).chain(waiting).collect());
                     }
                 }
                 Err(failure) => drop(opened.send(Err(failure))),
@@ -84,7 +91,14 @@ impl SqliteStore {
         work: impl FnOnce(&mut Database) -> Result<T, Failure> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, StoreError>> {
         let (sender, answer) = oneshot::channel();
-        let call: Call = Box::new(move |database| drop(sender.send(work(database))));
+        let call: Call = Box::new(move |database| {
+            let done = work(database);
+            Box::new(move |committed| {
+                let told = done.and_then(|done| committed.map(|()| done).map_err(Failure::again));
+                // Whoever called may have gone away.
+                drop(sender.send(told));
+            })
+        });
         let sent = self.calls.as_ref().is_some_and(|calls| calls.send(call).is_ok());
         Box::pin(async move {
             match answer.await {

@@ -5,7 +5,7 @@
 use std::{mem, time::Duration};
 
 use opencode_conductor::{SavedSessionData, SessionId, SessionListData, StoreErrorKind};
-use rusqlite::{OptionalExtension, Transaction, named_params, params};
+use rusqlite::{Connection, OptionalExtension, named_params, params};
 
 use crate::database::{Database, Failure};
 
@@ -65,8 +65,8 @@ impl Database {
     }
 
     pub(crate) fn saved(&mut self, session: &SessionId) -> Result<Option<SavedSessionData>, Failure> {
-        // One transaction, so that what is read was saved at once.
-        let transaction = self.connection.transaction()?;
+        // One transaction, so that what is read was saved at once. It may be a part of another.
+        let transaction = self.connection.savepoint()?;
         let rest: Option<String> = transaction
             .query_row("SELECT rest FROM saved WHERE session = ?", [session.as_str()], |row| row.get(0))
             .optional()?;
@@ -105,7 +105,7 @@ fn documents(data: &mut SavedSessionData) -> impl Iterator<Item = Option<&mut St
     std::iter::once(data.raw_transcript.as_mut()).chain(subagents)
 }
 
-fn remove(transaction: &Transaction<'_>, session: &str) -> Result<(), Failure> {
+fn remove(transaction: &Connection, session: &str) -> Result<(), Failure> {
     for statement in ["DELETE FROM saved WHERE session = ?", "DELETE FROM pieces WHERE session = ?"] {
         transaction.execute(statement, [session])?;
     }
@@ -114,7 +114,7 @@ fn remove(transaction: &Transaction<'_>, session: &str) -> Result<(), Failure> {
 
 /// Removes what was saved long ago, and the oldest of what is too much. However
 /// large, what was saved last stays, and so does what was saved of a session with an open turn.
-pub(crate) fn prune(transaction: &Transaction<'_>, keep: Retention) -> Result<(), Failure> {
+pub(crate) fn prune(transaction: &Connection, keep: Retention) -> Result<(), Failure> {
     let age = i64::try_from(keep.age.as_millis()).unwrap_or(i64::MAX / 2);
     let bytes = keep.bytes.map_or(i64::MAX, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
     let mut statement = transaction.prepare_cached(

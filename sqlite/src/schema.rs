@@ -1,6 +1,6 @@
 //! The form of the database, and how an older one becomes the present one.
 
-use rusqlite::Transaction;
+use rusqlite::Connection;
 
 /// Marks a file as a store: `oCtS` as a number.
 pub(crate) const APPLICATION_ID: i64 = 0x6f43_7453;
@@ -63,7 +63,7 @@ const SAVED: &str = "
 pub(crate) const VERSION: u32 = STEPS.len() as u32;
 
 /// Brings a database of an older version up to date, in one transaction with what follows.
-pub(crate) fn migrate(transaction: &Transaction<'_>, from: u32) -> rusqlite::Result<()> {
+pub(crate) fn migrate(transaction: &Connection, from: u32) -> rusqlite::Result<()> {
     for step in STEPS.iter().skip(from as usize) {
         transaction.execute_batch(step)?;
     }

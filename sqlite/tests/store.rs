@@ -4,6 +4,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
+use futures_util::future::join_all;
 use opencode_conductor::{
     Architecture, BoxFuture, CombinedTranscript, Directory, Millis, Phase, PreparedPrompt, SavedSessionData,
     SessionListData, Store, StoreErrorKind, TurnRecord,
@@ -158,7 +159,7 @@ async fn fills_a_disk() {
     assert!(error.is_retryable(), "{error:?}");
     drop(store);
     let store = SqliteStore::open(&path).await.unwrap();
-    assert_eq!(store.claim_turns().await.unwrap(), [small.clone()], "what was there is kept");
+    assert_eq!(store.claim_turns().await.unwrap(), std::slice::from_ref(&small), "what was there is kept");
     assert_eq!(store.saved(&"ses_large".into()).await.unwrap(), None, "and nothing is there by halves");
     let started = TurnRecord::new(None, small.directory.clone(), small.prompt.clone(), Phase::Started);
     store.put_turn(&started).await.unwrap();
@@ -281,6 +282,32 @@ async fn only_what_is_new_of_a_transcript_is_written() {
     store.put_saved(&data).await.unwrap();
     assert!(wal() < 300_000, "{} bytes were written", wal());
     assert_eq!(store.saved(&"ses_1".into()).await.unwrap(), Some(data));
+}
+
+#[tokio::test]
+async fn calls_that_wait_for_each_other_fail_on_their_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("db");
+    let store = SqliteOptions::new().max_bytes(400_000).open(&path).await.unwrap();
+    // More than are written at once, and every tenth is refused because its session has an open turn.
+    let records: Vec<TurnRecord> = (0..300)
+        .map(|n| turn(&format!("ses_{}", n - n % 10 / 9), &format!("msg_{n}"), String::new()))
+        .collect();
+    let written = join_all(records.iter().map(|record| store.put_turn(record))).await;
+    for (n, written) in written.iter().enumerate() {
+        assert_eq!(written.is_err(), n % 10 == 9, "{n}: {written:?}");
+    }
+    assert_eq!(store.claim_turns().await.unwrap().len(), 270);
+    // One for which there is no room takes nothing away from what was written before, and leaves nothing behind.
+    let (early, large) = (saved("ses_early", 10), saved("ses_large", 2_000_000));
+    let listing = store.saved_sessions();
+    let (early, large, listed) = tokio::join!(store.put_saved(&early), store.put_saved(&large), listing);
+    assert_eq!(*large.unwrap_err().kind(), StoreErrorKind::Full);
+    let told: Vec<&str> = early.is_ok().then_some("ses_early").into_iter().collect();
+    drop((listed, store));
+    let store = SqliteStore::open(&path).await.unwrap();
+    assert_eq!(ids(&store).await, told, "what was told is so");
+    store.put_saved(&saved("ses_early", 10)).await.unwrap();
 }
 
 #[tokio::test]
