@@ -321,6 +321,19 @@ fn sessions_messages_and_requests_beyond_the_limits_are_dropped_and_counted() {
     }
     assert_eq!((tree.sessions().count(), tree.n_dropped()), (32_768, 10));
 
+    // The bound is lower in tests.
+    let mut tree = SessionTree::new(ROOT.into(), ConvertOptions::default());
+    let prompt = |index: usize| {
+        let mut user = UserMessage::default();
+        (user.id, user.session_id) = (format!("msg_{index}").as_str().into(), ROOT.into());
+        ServerEvent::new(EventPayload::MessageUpdated(MessageInfo::User(user)))
+    };
+    for index in 0..(1 << 15) + 9 {
+        tree.apply_event(prompt(index));
+    }
+    tree.apply_event(prompt(0));
+    assert_eq!((tree.messages(&ROOT.into()).count(), tree.n_dropped()), (1 << 15, 9));
+
     let mut bench = Bench::running();
     for index in 0..9000 {
         bench.asks(ROOT, &format!("per_{index}"), 70);
