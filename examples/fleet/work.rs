@@ -101,7 +101,7 @@ impl Task {
             input = input.agent(agent.as_str());
         }
         if let Some(timeout) = self.timeout {
-            input = input.timeout(timeout);
+            input = input.idle_timeout(timeout);
         }
         let mut running = manager.prompt(input).start();
         let mut updates = running.updates();

@@ -80,7 +80,7 @@ async fn run_on(backend: &Backend, arguments: &Arguments) -> Result<ExitCode, Fa
     // The prompt runs in the background; its updates say when to look.
     let mut input = PromptInput::new(session.clone(), arguments.prompt.as_str());
     if let Some(timeout) = arguments.timeout {
-        input = input.timeout(timeout);
+        input = input.idle_timeout(timeout);
     }
     if let Some(agent) = &arguments.agent {
         input = input.agent(agent.as_str());

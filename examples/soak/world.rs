@@ -48,7 +48,7 @@ impl World {
             .silence(silence);
         let client =
             OpenCodeClient::builder(&fake.url()).answer_timeout(Duration::from_secs(5)).feed(feed).build()?;
-        let wait = WaitOptions::default().start_timeout(Duration::from_secs(1)).max_kicks(8_u32);
+        let wait = WaitOptions::default().start_timeout(Duration::from_secs(1)).max_kicks(8);
         let manager =
             ConversationManager::builder(client).permissions(PermissionPolicy::AllowOnce).wait(wait)?.build();
         Ok(Self { fake, manager, tally, rng, kills: Blows::default(), disposals: Blows::default() })

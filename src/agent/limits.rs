@@ -68,23 +68,23 @@ impl Default for WaitOptions {
 impl WaitOptions {
     setters! {
         /// Sets the silence allowed while the model is expected to speak; default 45 s.
-        idle_timeout(limit: impl Into<Duration>) { idle_timeout = limit.into() }
+        idle_timeout(limit: Duration) { idle_timeout = limit }
         /// Sets the silence allowed while a tool runs; default 10 min.
-        tool_timeout(limit: impl Into<Duration>) { tool_timeout = limit.into() }
+        tool_timeout(limit: Duration) { tool_timeout = limit }
         /// Sets how long the server may go on retrying the provider; default 5 min.
-        retry_budget(limit: impl Into<Duration>) { retry_budget = limit.into() }
+        retry_budget(limit: Duration) { retry_budget = limit }
         /// Sets how long an accepted prompt may take to start; default 5 s.
-        start_timeout(limit: impl Into<Duration>) { start_timeout = limit.into() }
+        start_timeout(limit: Duration) { start_timeout = limit }
         /// Sets how often a prompt that does not start is submitted again; default 3.
-        max_kicks(limit: impl Into<u32>) { max_kicks = limit.into() }
+        max_kicks(limit: u32) { max_kicks = limit }
         /// Sets how long a session may be idle with an unfinished message; default 5 s.
-        settle_grace(limit: impl Into<Duration>) { settle_grace = limit.into() }
+        settle_grace(limit: Duration) { settle_grace = limit }
         /// Sets a hard limit for the whole turn; default none.
         deadline(limit: impl Into<Option<Duration>>) { deadline = limit.into() }
         /// Sets how many steps the model may take; default 250.
-        max_steps(limit: impl Into<usize>) { max_steps = limit.into() }
+        max_steps(limit: usize) { max_steps = limit }
         /// Sets what happens to the agent's run when a limit runs out; default [`TimeoutAction::Abort`].
-        on_limit(action: impl Into<TimeoutAction>) { on_limit = action.into() }
+        on_limit(action: TimeoutAction) { on_limit = action }
     }
 
     /// Names the first setting that makes no sense, and the rule that it breaks.

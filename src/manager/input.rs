@@ -198,7 +198,7 @@ impl PromptInput {
         /// Sets the model's variant, such as an effort.
         variant(variant: impl Into<String>) { variant = Some(variant.into()) }
         /// Sets the silence allowed while the model is expected to speak, and no other limit; default as the manager has it.
-        timeout(timeout: Duration) { idle_timeout = Some(timeout) }
+        idle_timeout(limit: Duration) { idle_timeout = Some(limit) }
         /// Sets all limits; default as the manager has them.
         wait(options: WaitOptions) { wait = Some(options) }
         /// Sets the id of the message that the prompt becomes; default one that the agent makes.

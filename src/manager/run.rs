@@ -267,7 +267,7 @@ impl Run<'_> {
         };
         // What is not recorded cannot be sent again.
         let is_recorded = admitted.earlier.as_ref().is_none_or(|earlier| earlier.is_recorded);
-        let limits = if is_recorded { limits } else { limits.max_kicks(0_u32) };
+        let limits = if is_recorded { limits } else { limits.max_kicks(0) };
         let turn = TurnState::begin(self.inner, session, options.policies.clone(), on_message);
         let out_of_patience = async {
             self.abandoned.cancelled().await;

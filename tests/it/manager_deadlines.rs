@@ -51,7 +51,7 @@ async fn each_limit_ends_its_kind_of_waiting_and_aborts_the_tree() {
         (Limit::Retry, retrying, long().retry_budget(ms(1500)).idle_timeout(limit)),
         (Limit::Deadline, endless(), long().deadline(limit)),
         (Limit::Deadline, silent(), long().deadline(limit)),
-        (Limit::Steps, unknown, long().max_steps(5_usize)),
+        (Limit::Steps, unknown, long().max_steps(5)),
         (Limit::Idle, Script::new([Step::tool(task(&silent()))]), long().idle_timeout(limit)),
         (
             Limit::Tool,

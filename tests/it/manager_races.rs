@@ -163,7 +163,7 @@ async fn a_run_that_began_under_the_abort_is_not_unstarted() {
     stage.fake.inject(Route::Event, Fault::Status(503)).always();
     stage.fake.inject(Route::Abort, Fault::DelayUntil("abort".to_owned())).always();
     stage.fake.hold(Moment::BeforeRun, "run");
-    let input = stage.input(&gated_text("gate", "one two three")).wait(waits().max_kicks(0_u32));
+    let input = stage.input(&gated_text("gate", "one two three")).wait(waits().max_kicks(0));
     let running = stage.manager.prompt(input).start();
     soon(stage.fake.wait_at("abort")).await;
     stage.fake.open_gate("run");

@@ -209,14 +209,14 @@ async fn bad_input_is_refused_by_name_before_anything_is_sent() {
         (to("ses_elsewhere").directory("relative"), "directory"),
         (input().bytes("a.png", "png", vec![1, 2, 3]), "media type"),
         (input().bytes("a.png", "image/png", vec![0; (32 << 20) + 1]), "attachment"),
-        (input().timeout(zero), "idle_timeout"),
-        (input().timeout(year), "idle_timeout"),
+        (input().idle_timeout(zero), "idle_timeout"),
+        (input().idle_timeout(year), "idle_timeout"),
         (input().wait(wait().tool_timeout(zero)), "tool_timeout"),
         (input().wait(wait().retry_budget(year)), "retry_budget"),
         (input().wait(wait().start_timeout(zero)), "start_timeout"),
         (input().wait(wait().settle_grace(zero)), "settle_grace"),
         (input().wait(wait().deadline(zero)), "deadline"),
-        (input().wait(wait().max_steps(0_usize)), "max_steps"),
+        (input().wait(wait().max_steps(0)), "max_steps"),
     ];
     for (input, field) in prompts {
         let case = format!("{input:?}");
@@ -242,7 +242,7 @@ async fn bad_input_is_refused_by_name_before_anything_is_sent() {
     assert!(
         matches!(unknown, Err(SessionError::Unknown { session, .. }) if session.as_str() == "ses_unknown")
     );
-    assert!(ConversationManager::builder(client(&stage.fake)).wait(wait().max_steps(0_usize)).is_err());
+    assert!(ConversationManager::builder(client(&stage.fake)).wait(wait().max_steps(0)).is_err());
     assert!(ConversationManager::connect("ftp://nowhere").is_err());
     assert_eq!(stage.fake.requests().len(), before, "nothing was sent");
     assert_eq!(stage.manager.task_session_id(&"t".into()), None, "nothing was noted");
@@ -251,10 +251,10 @@ async fn bad_input_is_refused_by_name_before_anything_is_sent() {
 
 #[tokio::test]
 async fn a_timeout_of_a_prompt_changes_only_that_limit() {
-    let wait = WaitOptions::default().max_steps(2_usize).settle_grace(ms(300));
+    let wait = WaitOptions::default().max_steps(2).settle_grace(ms(300));
     let stage = Stage::with(quick(), |manager| manager.wait(wait).unwrap()).await;
     let endless = with(Script::new([with(Step::default(), |it| it.drop = true)]), |it| it.repeat_last = true);
-    let result = stage.send(stage.input(&endless).timeout(ms(20_000))).await.unwrap();
+    let result = stage.send(stage.input(&endless).idle_timeout(ms(20_000))).await.unwrap();
     assert!(
         matches!(result.completion, Completion::TimedOut { limit: Limit::Steps, .. }),
         "{:?}",
@@ -440,7 +440,7 @@ async fn waiting_for_rest_tells_how_the_session_rests() {
     assert!(matches!(idle, IdleOutcome::Rest(Some(Completion::Failed(_)))), "{idle:?}");
     // A prompt that nobody runs.
     stage.fake.inject(Route::PromptAsync, Fault::LosePrompt).always();
-    stage.send(stage.input(&texts("never")).wait(wait().max_kicks(0_u32))).await.unwrap_err();
+    stage.send(stage.input(&texts("never")).wait(wait().max_kicks(0))).await.unwrap_err();
     stage.fake.clear_faults();
     let idle = stage.manager.wait_for_session_idle(&stage.session, wait()).await.unwrap();
     assert_eq!(idle, IdleOutcome::Unanswered);

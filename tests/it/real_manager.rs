@@ -556,7 +556,7 @@ async fn endless_steps(house: &House) {
     let room = house.room("endless").await;
     let mut script = Script::new([with(Step::default(), |it| it.drop = true)]);
     script.repeat_last = true;
-    let input = room.input("x", &script).wait(WaitOptions::default().max_steps(5_usize));
+    let input = room.input("x", &script).wait(WaitOptions::default().max_steps(5));
     let result = room.manager.prompt(input).await.unwrap();
     assert!(result.messages.opencode().len() > 5);
     check_timed_out(&room, &result, Limit::Steps).await;
@@ -633,7 +633,7 @@ async fn unknown_agent_and_model(house: &House) {
 /// A directory that the server has not opened yet needs seconds to begin; the impatient manager's kicks change nothing.
 async fn kicked_while_it_starts(house: &House) {
     let room = house.room_with("impatient", 3, |manager| manager).await;
-    let wait = WaitOptions::default().start_timeout(ms(30)).max_kicks(50_u32);
+    let wait = WaitOptions::default().start_timeout(ms(30)).max_kicks(50);
     for round in 0..5 {
         let word = format!("round {round}");
         let script = Script::new([bash("echo hi", "hi\n"), Step::text("once")]);
