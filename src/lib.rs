@@ -56,10 +56,10 @@ pub use ids::{
 };
 #[cfg(feature = "client")]
 pub use manager::{
-    AgentSession, AskHandler, AttachmentError, ConversationManager, CreateTaskSession, JsonAnswerError,
-    ManagerBuilder, ManagerStatistics, PermissionPolicy, Prompt, PromptError, PromptExecutionResult,
-    PromptInput, PromptSubmission, QuestionPolicy, RestoredTurn, RunningPrompt, SentMessage, SessionError,
-    TurnFailed, TurnStatistics, Update, Updates, WhenBusy, WhenStoreFails,
+    AgentSession, AskHandler, AttachmentError, ConversationManager, CreateTaskSession, JsonAnswer,
+    JsonAnswerError, ManagerBuilder, ManagerStatistics, PermissionPolicy, Prompt, PromptError,
+    PromptExecutionResult, PromptInput, PromptSubmission, QuestionPolicy, RestoredTurn, RunningPrompt,
+    SentMessage, SessionError, TurnFailed, TurnStatistics, Update, Updates, WhenBusy, WhenStoreFails,
 };
 #[cfg(feature = "client")]
 pub use opencode::client::{

@@ -3,6 +3,7 @@
 use super::{input::AttachmentError, result::PromptExecutionResult};
 use crate::{
     agent::{AbortReport, AgentError, Delivery, Failure, Limit},
+    conversation::Usage,
     error::InvalidInput,
     ids::{MessageId, SessionId, TaskId},
     store::{StoreError, StoreErrorKind},
@@ -350,6 +351,8 @@ pub enum JsonAnswerError {
         attempts: u32,
         /// The last answer as it was.
         answer: String,
+        /// What all attempts used and cost together.
+        usage: Usage,
         /// What was wrong with it.
         source: serde_json::Error,
     },

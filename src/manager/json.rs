@@ -7,28 +7,45 @@ use super::{
     ConversationManager,
     error::JsonAnswerError,
     input::{InputPart, PromptInput},
+    result::PromptExecutionResult,
 };
+use crate::conversation::Usage;
+
+/// An answer of the asked shape, and the turn that gave it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct JsonAnswer<T> {
+    /// The answer, decoded.
+    pub value: T,
+    /// The turn of the last attempt.
+    pub result: PromptExecutionResult,
+    /// How often the model was asked.
+    pub attempts: u32,
+    /// What all attempts used and cost together.
+    pub usage: Usage,
+}
 
 pub(super) async fn ask<T: DeserializeOwned>(
     manager: &ConversationManager,
     mut input: PromptInput,
     schema: &Value,
     re_asks: u32,
-) -> Result<T, JsonAnswerError> {
+) -> Result<JsonAnswer<T>, JsonAnswerError> {
     input.parts.push(InputPart::text(format!(
         "Answer with one JSON value in a ```json code block, and nothing else. It must match this JSON Schema:\n{schema}"
     )));
-    let mut attempts = 0;
+    let (mut attempts, mut usage) = (0, Usage::default());
     loop {
         attempts += 1;
         let result = manager.prompt(input.clone()).await?.settled()?;
+        usage += result.usage;
         let answer = result.answer().unwrap_or_default();
         let source = match extract(&answer) {
-            Ok(value) => return Ok(value),
+            Ok(value) => return Ok(JsonAnswer { value, result, attempts, usage }),
             Err(error) => error,
         };
         if attempts > re_asks {
-            return Err(JsonAnswerError::Shape { attempts, answer, source });
+            return Err(JsonAnswerError::Shape { attempts, answer, usage, source });
         }
         input.parts = vec![InputPart::text(format!(
             "That answer cannot be used: {source}. Answer again with one JSON value in a ```json code block that matches \

@@ -28,6 +28,7 @@ mod updates;
 pub use agent_session::{AgentSession, SentMessage};
 pub use error::{JsonAnswerError, PromptError, SessionError, TurnFailed};
 pub use input::{AttachmentError, CreateTaskSession, PromptInput, WhenBusy};
+pub use json::JsonAnswer;
 pub use options::ManagerBuilder;
 pub use policy::{AskHandler, PermissionPolicy, QuestionPolicy};
 pub use prompt::{Prompt, RunningPrompt};

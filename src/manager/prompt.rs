@@ -16,7 +16,7 @@ use super::{
     ConversationManager, PromptExecutionResult,
     error::{JsonAnswerError, PromptError, SessionError},
     input::PromptInput,
-    json,
+    json::{self, JsonAnswer},
     run::Work,
     updates::Updates,
 };
@@ -69,7 +69,8 @@ impl Prompt {
     /// Asks for an answer that is JSON of the given schema, and decodes it.
     ///
     /// The schema goes into the prompt in words; no agent has a reliable way of its own. An answer that cannot be
-    /// decoded is sent back with the reason, at most `re_asks` times.
+    /// decoded as a `T` is sent back with the reason, at most `re_asks` times. Beyond that the schema is not checked: what it demands and
+    /// `T` does not, such as a range, is yours to look at.
     ///
     /// # Examples
     /// ```no_run
@@ -88,8 +89,9 @@ impl Prompt {
     ///     "required": ["safe", "reason"],
     /// });
     /// let prompt = manager.prompt(PromptInput::new(session, "Is this change safe?"));
-    /// let verdict: Verdict = prompt.json(&schema, 2).await?;
-    /// println!("{}: {}", verdict.safe, verdict.reason);
+    /// let answer = prompt.json::<Verdict>(&schema, 2).await?;
+    /// println!("{}: {}", answer.value.safe, answer.value.reason);
+    /// println!("{} tokens", answer.usage.tokens.total());
     /// # Ok(())
     /// # }
     /// ```
@@ -98,7 +100,11 @@ impl Prompt {
     ///
     /// # Cancel safety
     /// As for awaiting the prompt: dropping it leaves the agent's run alone.
-    pub async fn json<T: DeserializeOwned>(self, schema: &Value, re_asks: u32) -> Result<T, JsonAnswerError> {
+    pub async fn json<T: DeserializeOwned>(
+        self,
+        schema: &Value,
+        re_asks: u32,
+    ) -> Result<JsonAnswer<T>, JsonAnswerError> {
         json::ask(&self.manager, self.input, schema, re_asks).await
     }
 }

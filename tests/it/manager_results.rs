@@ -322,8 +322,15 @@ async fn an_answer_can_be_asked_for_as_json() {
         let prompt = stage.manager.prompt(PromptInput::new(stage.session.clone(), "is it fine?"));
         let answer = soon(prompt.json::<Verdict>(&schema(), re_asks)).await;
         if let Some(attempts) = expected {
-            assert_eq!(answer.unwrap(), Verdict { ok: true, reason: "tests pass".to_owned() });
-            assert_eq!(stage.prompts_run().len(), attempts, "{texts:?}");
+            let answer = answer.unwrap();
+            assert_eq!(answer.value, Verdict { ok: true, reason: "tests pass".to_owned() });
+            assert_eq!(
+                (stage.prompts_run().len(), answer.attempts as usize),
+                (attempts, attempts),
+                "{texts:?}"
+            );
+            let once = answer.result.usage.tokens.input;
+            assert!(once > 0 && answer.usage.tokens.input == once * u64::from(answer.attempts), "{answer:?}");
         } else {
             let error = answer.unwrap_err();
             let JsonAnswerError::Shape { attempts, answer, .. } = &error else { panic!("{error:?}") };

@@ -235,8 +235,9 @@ async fn a_json_answer_is_asked_for_again(world: impl World) {
     let schema = json!({"type": "object"});
     let (manager, session) = session_of(&world).await;
     let good = input(&world, &session, &say("Here: {\"n\": 7}"));
-    let number: Number = soon(manager.prompt(good).json(&schema, 0)).await.unwrap();
-    assert_eq!(number, Number { n: 7 });
+    let answer = soon(manager.prompt(good).json::<Number>(&schema, 0)).await.unwrap();
+    assert_eq!((answer.value, answer.attempts), (Number { n: 7 }, 1));
+    assert_eq!(answer.result.completion, Completion::Settled);
     let bad = input(&world, &session, &say("no idea"));
     let error = soon(manager.prompt(bad).json::<Number>(&schema, 0)).await.unwrap_err();
     assert!(error.to_string().contains("1 attempts"), "{error}");
