@@ -11,7 +11,10 @@ use std::{
 use serde_json::{Map, Value};
 use tokio::io::AsyncReadExt;
 
-use super::PromptError;
+use super::{
+    PromptError,
+    policy::{PermissionPolicy, Policies, QuestionPolicy},
+};
 use crate::{
     agent::{ModelRef, NewSession, PromptPart, PromptSpec, WaitOptions},
     conversation::ConvertOptions,
@@ -126,6 +129,8 @@ pub struct PromptInput {
     pub(super) variant: Option<String>,
     pub(super) wait: Option<WaitOptions>,
     pub(super) idle_timeout: Option<Duration>,
+    pub(super) permissions: Option<PermissionPolicy>,
+    pub(super) questions: Option<QuestionPolicy>,
     pub(crate) on_message: Option<OnMessage>,
     pub(super) message_id: Option<MessageId>,
     pub(super) when_busy: WhenBusy,
@@ -155,6 +160,8 @@ impl PromptInput {
             variant: None,
             wait: None,
             idle_timeout: None,
+            permissions: None,
+            questions: None,
             on_message: None,
             message_id: None,
             when_busy: WhenBusy::Queue,
@@ -199,6 +206,14 @@ impl PromptInput {
         variant(variant: impl Into<String>) { variant = Some(variant.into()) }
         /// Sets the silence allowed while the model is expected to speak, and no other limit; default as the manager has it.
         idle_timeout(limit: Duration) { idle_timeout = Some(limit) }
+        /// Sets who decides when a tool needs permission during this turn; default as the manager has it.
+        ///
+        /// Not kept in a store: a turn that another process goes on with has that manager's.
+        permissions(policy: PermissionPolicy) { permissions = Some(policy) }
+        /// Sets who answers when the model has a question during this turn; default as the manager has it.
+        ///
+        /// Not kept in a store: a turn that another process goes on with has that manager's.
+        questions(policy: QuestionPolicy) { questions = Some(policy) }
         /// Sets all limits; default as the manager has them.
         wait(options: WaitOptions) { wait = Some(options) }
         /// Sets the id of the message that the prompt becomes; default one that the agent makes.
@@ -235,6 +250,14 @@ impl PromptInput {
             return Err(InvalidInput::new("model", "must name a provider and a model"));
         }
         self.limits(&WaitOptions::default()).validate()
+    }
+
+    /// Its own policies, and for the rest the manager's.
+    pub(super) fn policies(&self, manager: &Policies) -> Policies {
+        Policies {
+            permissions: self.permissions.as_ref().unwrap_or(&manager.permissions).clone(),
+            questions: self.questions.as_ref().unwrap_or(&manager.questions).clone(),
+        }
     }
 
     /// Its own limits, and for the rest the manager's.

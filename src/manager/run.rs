@@ -261,14 +261,16 @@ impl Run<'_> {
     ) -> Result<PromptExecutionResult, PromptError> {
         let session = &*admitted.session;
         let options = &self.inner.options;
-        let (limits, on_message) = match self.work {
-            Work::Prompt(input) => (input.limits(&options.wait), input.on_message.clone()),
-            Work::Resume(_) => (options.wait.clone(), None),
+        let (limits, policies, on_message) = match self.work {
+            Work::Prompt(input) => {
+                (input.limits(&options.wait), input.policies(&options.policies), input.on_message.clone())
+            }
+            Work::Resume(_) => (options.wait.clone(), options.policies.clone(), None),
         };
         // What is not recorded cannot be sent again.
         let is_recorded = admitted.earlier.as_ref().is_none_or(|earlier| earlier.is_recorded);
         let limits = if is_recorded { limits } else { limits.max_kicks(0) };
-        let turn = TurnState::begin(self.inner, session, options.policies.clone(), on_message);
+        let turn = TurnState::begin(self.inner, session, policies, on_message);
         let out_of_patience = async {
             self.abandoned.cancelled().await;
             session.give_up_turn();

@@ -45,6 +45,7 @@ on_every_agent! {
     prompts_of_a_session_run_in_the_order_of_the_calls
     a_busy_session_refuses_if_asked_to
     policies_answer_what_the_agent_asks
+    a_prompt_may_bring_policies_of_its_own
     a_person_is_asked_with_the_task
     an_abort_ends_the_turn_and_is_reported
     a_limit_ends_the_turn
@@ -163,6 +164,20 @@ async fn policies_answer_what_the_agent_asks(world: impl World) {
         let stats = manager.stats().turns;
         assert_eq!(stats.permissions + stats.questions, 1, "{case}");
         manager.delete(&session).await.unwrap();
+    }
+}
+
+async fn a_prompt_may_bring_policies_of_its_own(world: impl World) {
+    let builder = world.builder().permissions(PermissionPolicy::FailTurn).questions(QuestionPolicy::FailTurn);
+    let manager = builder.wait(limits()).unwrap().build();
+    let session = create(&manager).await;
+    for play in [Play::Permission("touch x".to_owned()), Play::Question("Which?".to_owned())] {
+        let asking = || input(&world, &session, &play);
+        let own = asking().permissions(PermissionPolicy::AllowOnce).questions(QuestionPolicy::Decline);
+        for (prompt, expected) in [(own, Completion::Settled), (asking(), Completion::Refused)] {
+            let result = soon(manager.prompt(prompt).into_future()).await.unwrap();
+            assert_eq!(result.completion, expected, "{play:?}");
+        }
     }
 }
 
