@@ -294,7 +294,12 @@ impl ConversationManager {
     ) -> Result<IdleOutcome, PromptError> {
         options.validate()?;
         let session = self.inner.session(session, None).await?;
-        let _permit = session.queue.enter().wait().await;
+        // Prompts that wait are sent away with an abort; this is none.
+        let _permit = loop {
+            if let Some(permit) = session.queue.enter().wait().await {
+                break permit;
+            }
+        };
         let turn = TurnState::begin(&self.inner, &session, self.inner.options.policies.clone(), None);
         let host = Host { turn: &turn, limits: options };
         let rested = tokio::select! {
@@ -451,6 +456,18 @@ impl ConversationManager {
             return Ok(report);
         }
         Ok(session.agent.abort().await)
+    }
+
+    /// As [`Self::abort`], and the prompts that wait behind the one in flight are not sent: they end with [`PromptError::Aborted`].
+    ///
+    /// # Errors
+    /// If the session cannot be found.
+    ///
+    /// # Cancel safety
+    /// Dropping it does not take the abort back.
+    pub async fn abort_all(&self, session: &SessionId) -> Result<AbortReport, SessionError> {
+        self.inner.session(session, None).await?.queue.clear();
+        self.abort(session).await
     }
 
     /// Deletes a session for good, with what was saved of it, and forgets it.

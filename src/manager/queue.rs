@@ -54,6 +54,13 @@ impl PromptQueue {
         Some(Ticket(receiver))
     }
 
+    /// Sends away everybody who waits.
+    pub(super) fn clear(&self) {
+        // Dropped without the lock, which whoever is woken may want.
+        let waiting = std::mem::take(&mut self.lock().waiting);
+        drop(waiting);
+    }
+
     /// Whether a prompt would have to wait.
     #[cfg(test)]
     fn is_taken(&self) -> bool {
@@ -83,13 +90,12 @@ impl PromptQueue {
 }
 
 impl Ticket {
-    /// Waits for the right to prompt.
+    /// Waits for the right to prompt; nothing if the ticket is sent away.
     ///
     /// # Cancel safety
     /// Dropping it leaves the queue.
-    pub(super) async fn wait(self) -> Permit {
-        // The queue outlives its tickets, so the sender is never dropped unused.
-        self.0.await.unwrap_or(Permit(None))
+    pub(super) async fn wait(self) -> Option<Permit> {
+        self.0.await.ok()
     }
 }
 

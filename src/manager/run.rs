@@ -170,7 +170,9 @@ impl Run<'_> {
         };
         spec.default_model.clone_from(&self.inner.options.model);
         spec.default_agent.clone_from(&self.inner.options.agent);
-        let permit = ticket.wait().await;
+        let Some(permit) = ticket.wait().await else {
+            return Err(PromptError::Aborted { session: session.id.clone(), delivery: Delivery::NotSent });
+        };
         let earlier = self.earlier(&session).await?;
         Ok(Admitted { _permit: permit, session, spec, earlier })
     }

@@ -48,6 +48,7 @@ on_every_agent! {
     a_prompt_may_bring_policies_of_its_own
     a_person_is_asked_with_the_task
     an_abort_ends_the_turn_and_is_reported
+    an_abort_of_all_sends_those_away_who_wait
     a_limit_ends_the_turn
     a_failure_keeps_what_there_is
     a_json_answer_is_asked_for_again
@@ -217,6 +218,20 @@ async fn an_abort_ends_the_turn_and_is_reported(world: impl World) {
     assert_eq!(soon(queued).await.unwrap().answer().as_deref(), Some("next"), "what waits goes on");
     let idle = soon(manager.abort(&session)).await.unwrap();
     assert!(idle.confirmed, "an idle session is aborted, too");
+}
+
+async fn an_abort_of_all_sends_those_away_who_wait(world: impl World) {
+    let (manager, session) = session_of(&world).await;
+    let start = |play: &Play| manager.prompt(input(&world, &session, play)).start();
+    let (running, queued) = (start(&gate("never")), [start(&say("two")), start(&say("three"))]);
+    soon(world.at_gate()).await;
+    assert!(soon(manager.abort_all(&session)).await.unwrap().confirmed);
+    assert_eq!(soon(running).await.unwrap().completion, Completion::Aborted);
+    for queued in queued {
+        let error = soon(queued).await.unwrap_err();
+        assert!(matches!(error, PromptError::Aborted { delivery: Delivery::NotSent, .. }), "{error:?}");
+    }
+    assert_eq!(soon(start(&say("next"))).await.unwrap().answer().as_deref(), Some("next"));
 }
 
 async fn a_limit_ends_the_turn(world: impl World) {
