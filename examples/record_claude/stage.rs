@@ -94,7 +94,8 @@ impl Stage {
         let mut lines = 0;
         for (number, said) in self.ended.iter().enumerate() {
             lines += said.len();
-            let text: String = said.iter().map(|line| self.neutral(&slim(line))).collect();
+            let text: String =
+                said.iter().map(|line| neutral(&self.base, &self.model, &slim(line))).collect();
             fs::write(directory.join(format!("stream-{}.jsonl", number + 1)), text)
                 .expect("write the stream");
         }
@@ -102,32 +103,33 @@ impl Stage {
         let project =
             fs::read_dir(projects).expect("a transcript").next().expect("a project").expect("a project");
         let main = project.path().join(format!("{}.jsonl", self.session));
-        lines += self.copy(&main, &directory.join("transcript.jsonl"));
+        lines += copy(&self.base, &self.model, &main, &directory.join("transcript.jsonl"));
         let subagents = project.path().join(&self.session).join("subagents");
         for file in fs::read_dir(&subagents).into_iter().flatten() {
             let file = file.expect("a subagent's file").path();
             let name = file.file_name().expect("a name").to_string_lossy().into_owned();
             fs::create_dir_all(directory.join("subagents")).expect("make the subagents' directory");
-            lines += self.copy(&file, &directory.join("subagents").join(name));
+            lines += copy(&self.base, &self.model, &file, &directory.join("subagents").join(name));
         }
         lines
     }
+}
 
-    fn copy(&self, from: &Path, to: &Path) -> usize {
-        let text = fs::read_to_string(from).expect("read a transcript");
-        let lines: Vec<String> = text.lines().map(|line| self.neutral(&slim(line))).collect();
-        fs::write(to, lines.concat()).expect("write a transcript");
-        lines.len()
-    }
+/// Copies a transcript; returns how many lines it has.
+pub(crate) fn copy(base: &TempDir, model: &AnthropicModel, from: &Path, to: &Path) -> usize {
+    let text = fs::read_to_string(from).expect("read a transcript");
+    let lines: Vec<String> = text.lines().map(|line| neutral(base, model, &slim(line))).collect();
+    fs::write(to, lines.concat()).expect("write a transcript");
+    lines.len()
+}
 
-    /// A line without this machine's paths and ports.
-    fn neutral(&self, line: &str) -> String {
-        let base = self.base.path().display().to_string();
-        let slug: String = base.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-        let line = line.replace(&base, "/home/user").replace(&slug, "-home-user");
-        let port = self.model.base_url().rsplit_once(':').map_or("", |(_, port)| port);
-        format!("{}\n", line.replace(&format!("127.0.0.1:{port}"), "127.0.0.1:1234"))
-    }
+/// A line without this machine's paths and ports.
+fn neutral(base: &TempDir, model: &AnthropicModel, line: &str) -> String {
+    let base = base.path().display().to_string();
+    let slug: String = base.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let line = line.replace(&base, "/home/user").replace(&slug, "-home-user");
+    let port = model.base_url().rsplit_once(':').map_or("", |(_, port)| port);
+    format!("{}\n", line.replace(&format!("127.0.0.1:{port}"), "127.0.0.1:1234"))
 }
 
 /// A line without the vendor's texts; what people, models and tools said stays to the byte.

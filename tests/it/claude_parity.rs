@@ -197,3 +197,42 @@ fn one_document_holds_a_session_and_its_subagents() {
         assert_eq!(state, recording.loaded(), "{} without meta files", recording.name);
     }
 }
+
+/// Two subagents at once, from releases that wrote their lines between those of the session, or into files beside it.
+#[test]
+fn sessions_of_old_releases_load() {
+    for version in ["1.0.128", "2.0.50"] {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/claude-old").join(version);
+        let mut subagents = Vec::new();
+        for entry in fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+            if name.starts_with("agent-") {
+                subagents.push((name, fs::read(&path).unwrap()));
+            }
+        }
+        let subagents: Vec<_> = subagents.iter().map(|(name, text)| SubagentFile::new(name, text)).collect();
+        let main = fs::read(dir.join("transcript.jsonl")).unwrap();
+        let loaded = parse_claude(&main, &subagents, ConvertOptions::default(), |_| {}).unwrap();
+        assert!(loaded.malformed.is_empty(), "{version}: {:?}", loaded.malformed);
+        let state = serde_json::to_value(&loaded.state).unwrap();
+        let texts = |thread: &serde_json::Value| -> Vec<String> {
+            let blocks = thread["blocks"].as_array().unwrap().iter();
+            let texts = blocks.filter(|block| block["type"] == "assistant_text");
+            texts.map(|block| block["content"].as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(texts(&state), ["Two at once.", "Both are done."], "{version}");
+        let threads = state["subagents"].as_array().unwrap();
+        let shown: Vec<String> = threads
+            .iter()
+            .map(|thread| {
+                let mut blocks = thread["blocks"].as_array().unwrap().iter();
+                let call = blocks.find(|block| block["type"] == "tool_use").unwrap();
+                let said = texts(thread).join(", ");
+                format!("{}: {} → {said}; {}", thread["status"], call["input"]["command"], thread["output"])
+            })
+            .collect();
+        let done = |words| format!("\"success\": \"echo {words}\" → It said {words}.; \"It said {words}.\"");
+        assert_eq!(shown, [done("one"), done("two")], "{version}");
+    }
+}

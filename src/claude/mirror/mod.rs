@@ -184,10 +184,7 @@ impl SessionMirror {
     /// Subagents that nothing names: those that Claude Code started for itself, and those whose call was lost.
     fn unnamed(&mut self, files: &[&SubagentLines], events: &mut Vec<ConversationEvent>) {
         for file in files {
-            let is_warm_up = file.lines.iter().any(|line| {
-                matches!(line, TranscriptLine::User(line) if line.message.content.texts().eq(["Warmup"]))
-            });
-            if !is_warm_up {
+            if !is_warm_up(file) {
                 let thread = match &file.meta.tool_use_id {
                     Some(call) => ConversationId::from(call),
                     None => ConversationId::new(file.id.as_str()),
@@ -460,6 +457,15 @@ impl UserLine {
             tool_use_result: None,
         }
     }
+}
+
+/// Whether Claude Code started a subagent for itself, to warm up its cache. Old releases wrote down only what the model said to that.
+fn is_warm_up(file: &SubagentLines) -> bool {
+    let mut asked = file.lines.iter().filter_map(|line| match line {
+        TranscriptLine::User(line) => Some(line),
+        _ => None,
+    });
+    asked.next().is_none_or(|first| first.message.content.texts().eq(["Warmup"]))
 }
 
 fn thread_of(parent: Option<&ToolUseId>) -> ConversationId {
