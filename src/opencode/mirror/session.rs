@@ -143,11 +143,6 @@ impl SessionLog {
         self.messages.len()
     }
 
-    /// Whether it has calls that run, or may have.
-    pub(super) fn has_open_steps(&self) -> bool {
-        !self.incomplete.is_empty() && !self.active.is_empty()
-    }
-
     pub(super) fn has_messages(&self) -> bool {
         !self.order.is_empty()
     }

@@ -61,9 +61,8 @@ pub struct SessionTree {
     pub(super) options: ConvertOptions,
     pub(super) sessions: BTreeMap<SessionId, SessionLog>,
     deleted: VecDeque<SessionId>,
-    /// The sessions of which more is to be seen, and those with calls that may run: few of many.
+    /// The sessions of which more is to be seen: few of many.
     restless: BTreeSet<SessionId>,
-    working: BTreeSet<SessionId>,
     /// The sessions with calls that run and do not merely wait for a confirmed session.
     calling: BTreeSet<SessionId>,
     /// The calls that name a session: whose they are, and the message.
@@ -84,7 +83,6 @@ impl SessionTree {
             sessions,
             deleted: VecDeque::new(),
             restless: BTreeSet::new(),
-            working: BTreeSet::new(),
             calling: BTreeSet::new(),
             namers: BTreeMap::new(),
             n_confirmed: 1,
@@ -353,10 +351,7 @@ impl SessionTree {
 
     /// The tool calls of the whole tree that have not come to an end, in steps that have not either.
     pub fn running_tools(&self) -> impl Iterator<Item = &Part> {
-        self.working
-            .iter()
-            .filter_map(|session| self.sessions.get(session))
-            .flat_map(SessionLog::running_tools)
+        self.sessions.values().flat_map(SessionLog::running_tools)
     }
 
     /// Whether a call runs anywhere that does not merely wait for a confirmed session.
@@ -399,7 +394,6 @@ impl SessionTree {
         self.n_messages = self.n_messages + session.n_messages() - n_before;
         self.n_dropped += effects.n_dropped;
         mark(&mut self.restless, id, !session.is_at_rest());
-        mark(&mut self.working, id, session.has_open_steps());
         mark(&mut self.calling, id, session.has_lone_call());
         if !session.is_confirmed {
             effects.out.progress = false;
@@ -581,7 +575,6 @@ impl SessionTree {
                 }
             }
             self.restless.remove(id);
-            self.working.remove(id);
             self.calling.remove(id);
             self.attend_namers(id, false);
         }
