@@ -1,6 +1,6 @@
 //! What several layers report alike.
 
-use std::time::Duration;
+use std::{error, time::Duration};
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -46,6 +46,30 @@ impl InvalidInput {
         }
         Ok(())
     }
+}
+
+/// An error and its causes on one line, without what is said twice.
+///
+/// An error of this crate says what failed, and only its causes say why; a log line wants both.
+///
+/// # Examples
+/// ```
+/// use opencode_conductor::{AgentError, AgentErrorKind, Delivery, error_chain};
+///
+/// let error = AgentError::new(AgentErrorKind::Unreachable, Delivery::NotSent, "connection refused");
+/// assert_eq!(error_chain(&error), "the agent cannot be reached, is it running?: connection refused");
+/// ```
+pub fn error_chain(error: &(dyn error::Error + 'static)) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let words = error.to_string();
+        if !line.contains(&words) {
+            line = format!("{line}: {words}");
+        }
+        cause = error.source();
+    }
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Any error of this crate: what each call's own error converts into.

@@ -36,11 +36,11 @@ mod wall_clock;
 pub mod worktree;
 
 pub use agent::{
-    AbortReport, Agent, AgentError, AgentErrorKind, AgentStatus, Ask, Asked, BoxFuture, Capabilities,
-    Completion, ConversationSink, Decision, Delivery, Ended, Execution, Failure, IdleOutcome, Limit, MadeFor,
-    ModelRef, NativeMessages, NewSession, Notice, OpenSession, Opened, Permission, Phase, PreparedPrompt,
-    PromptPart, PromptSpec, Question, QuestionAnswer, QuestionOption, SessionDescription, Stop, StopRequest,
-    Subject, TimeoutAction, TurnHost, Unprepared, WaitOptions,
+    AbortReport, Agent, AgentError, AgentErrorKind, AgentStatus, Allowed, Ask, Asked, BoxFuture,
+    Capabilities, Completion, ConversationSink, Decision, Delivery, Ended, Execution, Failure, IdleOutcome,
+    Limit, MadeFor, ModelRef, NativeMessages, NewSession, Notice, OpenSession, Opened, Permission, Phase,
+    PreparedPrompt, PromptPart, PromptSpec, Question, QuestionAnswer, QuestionOption, SessionDescription,
+    Stop, StopRequest, Subject, TimeoutAction, TurnHost, Unprepared, WaitOptions,
 };
 pub use conversation::{
     BlockBody, BlockOrder, BlockOutput, BlockStatus, BlockText, Change, ContentPart, ConversationBlock,
@@ -49,17 +49,18 @@ pub use conversation::{
     Thread, TokenUsage, Usage, reduce_session_event, reduce_with_changes,
 };
 pub use directory::Directory;
-pub use error::{Error, InvalidInput};
+pub use error::{Error, InvalidInput, error_chain};
 pub use ids::{
     AgentId, AgentProfileReference, BlockId, CallId, ConversationId, MessageId, PartId, ProjectId, RequestId,
     SessionId, TaskId, ToolUseId,
 };
 #[cfg(feature = "client")]
 pub use manager::{
-    AgentSession, AskHandler, AttachmentError, ConversationManager, CreateTaskSession, JsonAnswer,
-    JsonAnswerError, ManagerBuilder, ManagerStatistics, PermissionPolicy, Prompt, PromptError,
-    PromptExecutionResult, PromptInput, PromptSubmission, QuestionPolicy, RestoredTurn, RunningPrompt,
-    SentMessage, SessionError, TurnFailed, TurnStatistics, Update, Updates, WhenBusy, WhenStoreFails,
+    AgentSession, AnswerError, ApprovalDesk, AskHandler, AttachmentError, ConversationManager,
+    CreateTaskSession, JsonAnswer, JsonAnswerError, ManagerBuilder, ManagerStatistics, PermissionPolicy,
+    Prompt, PromptError, PromptExecutionResult, PromptInput, PromptSubmission, QuestionPolicy, RestoredTurn,
+    RunningPrompt, SentMessage, SessionError, TurnFailed, TurnStatistics, Update, Updates, WhenBusy,
+    WhenStoreFails,
 };
 #[cfg(feature = "client")]
 pub use opencode::client::{

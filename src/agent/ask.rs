@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::BoxFuture;
+use crate::error::InvalidInput;
 use crate::ids::{CallId, MessageId, RequestId, SessionId, TaskId};
 
 /// What the model is told when no one can answer its question.
@@ -158,6 +159,45 @@ impl Ask {
             | (Subject::Questions { .. }, Decision::AllowOnce | Decision::AllowAlways) => self.decline(),
             (Subject::Questions { .. }, Decision::Reject(reason)) => self.answer_all(&reason),
             (_, decision) => decision,
+        }
+    }
+
+    /// Whether a decision fits what is asked, for those who would rather be told than have it [made to fit](Self::fit).
+    ///
+    /// # Errors
+    /// If a permission is answered like a question, or a question like a permission; if there is not one answer per question, or more
+    /// than one choice where one is to be made.
+    pub fn check(&self, decision: &Decision) -> Result<(), InvalidInput> {
+        let rule = match (&self.subject, decision) {
+            (Subject::Permission(_), Decision::Answer(_)) => {
+                "must allow or reject: a permission is asked for"
+            }
+            (Subject::Questions { .. }, Decision::AllowOnce | Decision::AllowAlways) => {
+                "must answer: a question is asked"
+            }
+            (Subject::Questions { questions }, Decision::Answer(answers)) => {
+                let is_one_too_many =
+                    |(question, answer): (&Question, &QuestionAnswer)| !question.multiple && answer.len() > 1;
+                if answers.len() != questions.len() {
+                    "must have one answer per question"
+                } else if questions.iter().zip(answers).any(is_one_too_many) {
+                    "must choose one answer where only one may be chosen"
+                } else {
+                    return Ok(());
+                }
+            }
+            (Subject::Permission(_), Decision::AllowOnce | Decision::AllowAlways)
+            | (_, Decision::Reject(_) | Decision::FailTurn) => return Ok(()),
+        };
+        Err(InvalidInput::new("decision", rule))
+    }
+
+    /// Whether the agent does not get what it asks for: a tool may not run, the turn ends, or the model's questions are left to itself.
+    pub fn is_refused_by(&self, decision: &Decision) -> bool {
+        match decision {
+            Decision::Reject(_) | Decision::FailTurn => true,
+            Decision::Answer(_) => *decision == self.decline(),
+            Decision::AllowOnce | Decision::AllowAlways => false,
         }
     }
 

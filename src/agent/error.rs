@@ -86,7 +86,7 @@ impl fmt::Display for AgentError {
             AgentErrorKind::Unauthorized => "the agent refuses the credentials: check the password",
             AgentErrorKind::NotFound => "the agent does not know it",
             AgentErrorKind::Unsupported => "the agent cannot do that",
-            AgentErrorKind::Unreachable => "the agent cannot be reached",
+            AgentErrorKind::Unreachable => "the agent cannot be reached, is it running?",
             AgentErrorKind::Unavailable => "the agent could not do it now",
             AgentErrorKind::Failed => "the agent failed",
         })

@@ -1,6 +1,6 @@
 //! How long to wait for what.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -10,26 +10,36 @@ use crate::{error::InvalidInput, setters::setters};
 ///
 /// Only progress in the session's tree moves the sliding limits: heartbeats, other sessions and "still busy" do not. All of them
 /// stand still while a human is being asked.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// As JSON an object of these names in camel case, with durations in milliseconds; what is absent has its default:
+/// `{"idleTimeout": 120000, "maxSteps": 50}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 #[must_use]
 #[non_exhaustive]
 pub struct WaitOptions {
     /// Silence allowed while the model is expected to speak. Default 45 s.
+    #[serde(with = "millis")]
     pub idle_timeout: Duration,
     /// Silence allowed while a tool runs. Default 10 min.
+    #[serde(with = "millis")]
     pub tool_timeout: Duration,
     /// How long the server may go on retrying the provider without progress. Default 5 min.
+    #[serde(with = "millis")]
     pub retry_budget: Duration,
     /// How long an accepted prompt may take to start before it is submitted again; after that, up to four times as long.
     /// Default 5 s: a cold server needs up to 3 s.
+    #[serde(with = "millis")]
     pub start_timeout: Duration,
     /// How often a prompt that does not start is submitted again. Default 3.
     pub max_kicks: u32,
     /// How long a session may be idle with an unfinished message before the turn counts as interrupted, or, if an error came after
     /// the idle, as failed. Default 5 s: after an error the server says idle first and cleans up then, for as long as git takes.
     /// While the event stream shows that the server has not died, and no error came after the idle, only the other limits count.
+    #[serde(with = "millis")]
     pub settle_grace: Duration,
     /// A hard limit for the whole turn. Default none.
+    #[serde(with = "optional_millis", skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Duration>,
     /// How many steps the model may take. Default 250: on some provider faults the server calls the model without end.
     pub max_steps: usize,
@@ -87,6 +97,17 @@ impl WaitOptions {
         on_limit(action: TimeoutAction) { on_limit = action }
     }
 
+    /// How much a limit allows.
+    pub fn allowed(&self, limit: Limit) -> Allowed {
+        match limit {
+            Limit::Idle => Allowed::Time(self.idle_timeout),
+            Limit::Tool => Allowed::Time(self.tool_timeout),
+            Limit::Retry => Allowed::Time(self.retry_budget),
+            Limit::Deadline => Allowed::Time(self.deadline.unwrap_or_default()),
+            Limit::Steps => Allowed::Steps(self.max_steps),
+        }
+    }
+
     /// Names the first setting that makes no sense, and the rule that it breaks.
     ///
     /// # Errors
@@ -124,8 +145,29 @@ pub enum Limit {
     Steps,
 }
 
-impl std::fmt::Display for Limit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+/// How much a limit allowed. As JSON `{"millis": 45000}` or `{"steps": 250}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum Allowed {
+    /// So much time.
+    #[serde(rename = "millis", with = "millis")]
+    Time(Duration),
+    /// So many steps.
+    Steps(usize),
+}
+
+impl fmt::Display for Allowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Time(time) => write!(f, "{time:?}"),
+            Self::Steps(steps) => write!(f, "{steps} steps"),
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Idle => "no progress within idle_timeout",
             Self::Tool => "no progress of a running tool within tool_timeout",
@@ -133,5 +175,79 @@ impl std::fmt::Display for Limit {
             Self::Deadline => "deadline passed",
             Self::Steps => "more than max_steps steps",
         })
+    }
+}
+
+/// Durations as milliseconds.
+mod millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        u64::deserialize(deserializer).map(Duration::from_millis)
+    }
+}
+
+/// Durations that may be absent, as milliseconds.
+mod optional_millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    #[expect(clippy::ref_option, reason = "serde calls it so")]
+    pub(super) fn serialize<S: Serializer>(
+        duration: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match duration {
+            Some(duration) => super::millis::serialize(duration, serializer),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<u64>::deserialize(deserializer)?.map(Duration::from_millis))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn limits_are_written_in_milliseconds_and_read_with_defaults() {
+        let options =
+            WaitOptions::default().idle_timeout(Duration::from_millis(1500)).deadline(Duration::from_secs(7));
+        let written = serde_json::to_value(&options).unwrap();
+        assert_eq!(written["idleTimeout"], 1500);
+        assert_eq!(written["deadline"], 7000);
+        assert_eq!(written["onLimit"], "abort");
+        assert_eq!(serde_json::from_value::<WaitOptions>(written).unwrap(), options);
+        let read: WaitOptions = serde_json::from_value(json!({"maxSteps": 3})).unwrap();
+        assert_eq!(read, WaitOptions::default().max_steps(3));
+    }
+
+    #[test]
+    fn every_limit_tells_how_much_it_allowed() {
+        let options = WaitOptions::default().deadline(Duration::from_secs(60));
+        let check = |limit, words: &str, json| {
+            let allowed = options.allowed(limit);
+            assert_eq!(allowed.to_string(), words);
+            assert_eq!(serde_json::to_value(allowed).unwrap(), json);
+        };
+        check(Limit::Idle, "45s", json!({"millis": 45_000}));
+        check(Limit::Tool, "600s", json!({"millis": 600_000}));
+        check(Limit::Retry, "300s", json!({"millis": 300_000}));
+        check(Limit::Deadline, "60s", json!({"millis": 60_000}));
+        check(Limit::Steps, "250 steps", json!({"steps": 250}));
     }
 }

@@ -21,7 +21,7 @@ mod session;
 
 pub use ask::{Ask, Asked, Decision, Permission, Question, QuestionAnswer, QuestionOption, Subject};
 pub use error::{AgentError, AgentErrorKind};
-pub use limits::{Limit, TimeoutAction, WaitOptions};
+pub use limits::{Allowed, Limit, TimeoutAction, WaitOptions};
 pub use outcome::{
     AbortReport, Completion, Delivery, Ended, Execution, Failure, IdleOutcome, NativeMessages, Stop,
 };

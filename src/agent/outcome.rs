@@ -5,7 +5,7 @@ use std::{any::Any, collections::BTreeMap, fmt, sync::Arc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{AgentError, Limit};
+use super::{AgentError, Allowed, Limit};
 use crate::{
     conversation::Usage,
     ids::{MessageId, SessionId},
@@ -52,6 +52,9 @@ pub enum Completion {
     TimedOut {
         /// Which one.
         limit: Limit,
+        /// How much it allowed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        allowed: Option<Allowed>,
         /// What became of the agent's run; nothing if it was left alone.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         abort: Option<AbortReport>,
@@ -190,9 +193,9 @@ impl Completion {
         }
     }
 
-    /// A limit ran out.
-    pub fn timed_out(limit: Limit, abort: Option<AbortReport>) -> Self {
-        Self::TimedOut { limit, abort }
+    /// A limit ran out that allowed so much.
+    pub fn timed_out(limit: Limit, allowed: Allowed, abort: Option<AbortReport>) -> Self {
+        Self::TimedOut { limit, allowed: Some(allowed), abort }
     }
 }
 
@@ -205,11 +208,14 @@ impl fmt::Display for Completion {
             Self::Rejected => f.write_str("stopped because a request was rejected"),
             Self::Refused => f.write_str("was stopped by the permission policy"),
             Self::Interrupted => f.write_str("was interrupted: the agent died meanwhile"),
-            Self::TimedOut { limit, abort } => {
+            Self::TimedOut { limit, allowed, abort } => {
                 write!(f, "timed out: {limit}")?;
+                if let Some(allowed) = allowed {
+                    write!(f, " ({allowed})")?;
+                }
                 match abort {
                     Some(AbortReport { confirmed: false, .. }) => {
-                        f.write_str(" (the abort could not be confirmed)")
+                        f.write_str(", and the abort could not be confirmed")
                     }
                     Some(_) | None => Ok(()),
                 }
@@ -218,6 +224,18 @@ impl fmt::Display for Completion {
             Self::Unauthorized => f.write_str("was lost sight of: the agent refuses the credentials"),
             Self::GivenUp => f.write_str("was not waited for any longer"),
         }
+    }
+}
+
+impl fmt::Display for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotSent => "not sent",
+            Self::Rejected => "rejected",
+            Self::Unknown => "unknown whether it arrived",
+            Self::Accepted => "accepted",
+            Self::Started => "started",
+        })
     }
 }
 
@@ -315,6 +333,8 @@ impl fmt::Debug for NativeMessages {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use serde_json::json;
 
     use super::*;
@@ -331,11 +351,14 @@ mod tests {
                     "data": {"statusCode": 400}}),
             ),
             (
-                Completion::timed_out(Limit::Idle, Some(report)),
-                json!({"type": "timedOut", "limit": "idle",
+                Completion::timed_out(Limit::Idle, Allowed::Time(Duration::from_secs(45)), Some(report)),
+                json!({"type": "timedOut", "limit": "idle", "allowed": {"millis": 45000},
                     "abort": {"confirmed": true, "sessions": ["ses_1"]}}),
             ),
-            (Completion::timed_out(Limit::Steps, None), json!({"type": "timedOut", "limit": "steps"})),
+            (
+                Completion::TimedOut { limit: Limit::Steps, allowed: None, abort: None },
+                json!({"type": "timedOut", "limit": "steps"}),
+            ),
             (Completion::SessionGone, json!({"type": "sessionGone"})),
         ];
         for (completion, json) in cases {

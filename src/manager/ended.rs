@@ -1,12 +1,14 @@
 //! What the end of an execution means for the caller.
 
+use std::sync::Arc;
+
 use tokio::sync::oneshot;
 
 use super::{PromptError, PromptExecutionResult, PromptSubmission, inner::Inner, session::Session};
 use crate::{
     agent::{
         AbortReport, AgentErrorKind, Completion, Delivery, Ended, Execution, Limit, PreparedPrompt, Stop,
-        Unprepared,
+        Unprepared, WaitOptions,
     },
     ids::SessionId,
 };
@@ -14,33 +16,47 @@ use crate::{
 impl Inner {
     /// The error of a prompt whose waiting was given up.
     pub(super) fn given_up(&self, session: &SessionId, delivery: Delivery) -> PromptError {
+        let task = self.registry().meta(session).and_then(|meta| meta.task_id);
         let session = session.clone();
         if self.shutdown.is_cancelled() {
-            PromptError::ShutDown { session, delivery }
+            PromptError::ShutDown { session, task, delivery }
         } else {
-            PromptError::GivenUp { session, delivery }
+            PromptError::GivenUp { session, task, delivery }
         }
     }
 
     /// Why a prompt was not sent.
-    pub(super) fn unprepared(&self, session: &Session, unprepared: Unprepared) -> PromptError {
+    pub(super) fn unprepared(
+        &self,
+        session: &Session,
+        limits: &WaitOptions,
+        unprepared: Unprepared,
+    ) -> PromptError {
         let Unprepared { ended, cause } = unprepared;
         let is_reached = cause.as_ref().is_none_or(|cause| cause.kind() != AgentErrorKind::Unreachable);
         let ended = match ended {
             Ended::Limit(limit) if limit != Limit::Deadline && is_reached => {
-                return PromptError::NotAtRest { session: session.id.clone(), limit, source: cause };
+                let (task, allowed) = (session.meta().task_id, limits.allowed(limit));
+                return PromptError::NotAtRest {
+                    session: session.id.clone(),
+                    task,
+                    limit,
+                    allowed,
+                    source: cause,
+                };
             }
             // An agent that cannot be reached is down, not busy.
             Ended::Limit(limit) if limit != Limit::Deadline => Ended::NotDelivered,
             ended => ended,
         };
-        self.not_started(session, Execution { cause, ..Execution::new(ended, Delivery::NotSent) })
+        self.not_started(session, limits, Execution { cause, ..Execution::new(ended, Delivery::NotSent) })
     }
 
     /// The result of a turn that the model was called for, else the error.
     pub(super) fn result_of(
         &self,
         session: &Session,
+        limits: &WaitOptions,
         prompt: &PreparedPrompt,
         mut execution: Execution,
     ) -> Result<PromptExecutionResult, PromptError> {
@@ -48,7 +64,7 @@ impl Inner {
             self.forget(&session.id);
         }
         if execution.delivery != Delivery::Started {
-            return Err(self.not_started(session, execution));
+            return Err(self.not_started(session, limits, execution));
         }
         let completion = match execution.ended {
             Ended::Completed(completion) => completion,
@@ -56,40 +72,52 @@ impl Inner {
             Ended::NotRun { .. } | Ended::NotDelivered | Ended::Stopped(Stop::Aborted) => Completion::Aborted,
             Ended::NotRecorded | Ended::Stopped(Stop::GivenUp) => Completion::GivenUp,
             Ended::Stopped(Stop::Refused) => Completion::Refused,
-            Ended::Limit(limit) => Completion::timed_out(limit, execution.abort.take()),
+            Ended::Limit(limit) => {
+                Completion::timed_out(limit, limits.allowed(limit), execution.abort.take())
+            }
             Ended::SessionGone => Completion::SessionGone,
             Ended::Unauthorized => Completion::Unauthorized,
         };
         Ok(PromptExecutionResult {
             submission: PromptSubmission::from(prompt),
+            task_id: session.meta().task_id,
             messages: execution.messages,
             other_prompts: execution.other_prompts,
+            refused: Vec::new(),
             completion,
             usage: execution.usage.values().copied().sum(),
             usage_by_session: execution.usage,
             conversation: session.conversation.state(),
+            cause: execution.cause.map(Arc::new),
             answer: execution.answer,
         })
     }
 
     /// The error of a turn that the model was not called for, as far as is known.
-    fn not_started(&self, session: &Session, execution: Execution) -> PromptError {
+    fn not_started(&self, session: &Session, limits: &WaitOptions, execution: Execution) -> PromptError {
         let Execution { ended, delivery, abort, cause: source, .. } = execution;
-        let session = session.id.clone();
+        let (session, task) = (session.id.clone(), session.meta().task_id);
         match ended {
-            Ended::NotRun { failure } => PromptError::NotStarted { session, error: failure },
-            Ended::Completed(Completion::Failed(failure)) => {
-                PromptError::NotStarted { session, error: Some(failure) }
+            Ended::NotRun { failure } => {
+                PromptError::NotStarted { session, task, error: failure.map(Box::new), source }
             }
-            Ended::Completed(Completion::Interrupted) => PromptError::Interrupted { session, delivery },
-            Ended::NotDelivered => PromptError::NotDelivered { session, delivery, source },
-            Ended::NotRecorded => PromptError::NotRecorded { session, source: None },
-            Ended::Limit(limit) => PromptError::TimedOut { session, limit, delivery, abort, source },
+            Ended::Completed(Completion::Failed(failure)) => {
+                PromptError::NotStarted { session, task, error: Some(failure.into()), source }
+            }
+            Ended::Completed(Completion::Interrupted) => {
+                PromptError::Interrupted { session, task, delivery, source }
+            }
+            Ended::NotDelivered => PromptError::NotDelivered { session, task, delivery, source },
+            Ended::NotRecorded => PromptError::NotRecorded { session, task, source: None },
+            Ended::Limit(limit) => {
+                let allowed = limits.allowed(limit);
+                PromptError::TimedOut { session, task, limit, allowed, delivery, abort, source }
+            }
             Ended::Stopped(Stop::GivenUp) => self.given_up(&session, delivery),
-            Ended::SessionGone => PromptError::SessionGone { session, delivery },
-            Ended::Unauthorized => PromptError::Unauthorized { session, delivery, source },
+            Ended::SessionGone => PromptError::SessionGone { session, task, delivery, source },
+            Ended::Unauthorized => PromptError::Unauthorized { session, task, delivery, source },
             Ended::Completed(_) | Ended::Stopped(Stop::Aborted | Stop::Refused) => {
-                PromptError::Aborted { session, delivery }
+                PromptError::Aborted { session, task, delivery, abort }
             }
         }
     }

@@ -1,8 +1,10 @@
 //! How the manager's calls can fail.
 
+use std::{error, fmt};
+
 use super::{input::AttachmentError, result::PromptExecutionResult};
 use crate::{
-    agent::{AbortReport, AgentError, Delivery, Failure, Limit},
+    agent::{AbortReport, AgentError, Allowed, Delivery, Failure, Limit},
     conversation::Usage,
     error::InvalidInput,
     ids::{MessageId, SessionId, TaskId},
@@ -85,78 +87,100 @@ pub enum PromptError {
     #[error(transparent)]
     Session(SessionError),
     /// The session has a prompt in flight, and this one was not to wait.
-    #[error("session {session} has a prompt in flight")]
+    #[error("{} has a prompt in flight: let this one queue, or send it later", Named(session, task))]
     #[non_exhaustive]
     Busy {
         /// The session that the prompt was for.
         session: SessionId,
+        /// The task that the session belongs to.
+        task: Option<TaskId>,
     },
     /// The session did not come to rest, so the prompt was not sent.
-    #[error("session {session} did not become free for the prompt: {limit}")]
+    #[error("{} did not become free for the prompt: {limit} ({allowed})", Named(session, task))]
     #[non_exhaustive]
     NotAtRest {
         /// The session that the prompt was for.
         session: SessionId,
+        /// The task that the session belongs to.
+        task: Option<TaskId>,
         /// Which limit ran out.
         limit: Limit,
+        /// How much it allowed.
+        allowed: Allowed,
         /// The agent's last error, if there was one: it may be down rather than busy.
         source: Option<AgentError>,
     },
     /// The prompt could not be delivered.
-    #[error("the prompt for session {session} was not delivered ({delivery:?})")]
+    #[error("the prompt for {} was not delivered ({delivery})", Named(session, task))]
     #[non_exhaustive]
     NotDelivered {
         /// The session that the prompt was for.
         session: SessionId,
+        /// The task that the session belongs to.
+        task: Option<TaskId>,
         /// What is known about it.
         delivery: Delivery,
         /// The error of the last attempt.
         source: Option<AgentError>,
     },
     /// The prompt could not be recorded, so it was not sent.
-    #[error("the prompt for session {session} could not be recorded, so it was not sent")]
+    #[error("the prompt for {} could not be recorded, so it was not sent", Named(session, task))]
     #[non_exhaustive]
     NotRecorded {
         /// The session that the prompt was for.
         session: SessionId,
+        /// The task that the session belongs to.
+        task: Option<TaskId>,
         /// The store's error.
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
     /// An earlier prompt of the session is still open in the store: [`resume`](super::ConversationManager::resume) it first.
-    #[error("the prompt {message_id} of session {session} is still open")]
+    #[error("the prompt {message_id} of {} is still open: resume it first", Named(session, task))]
     #[non_exhaustive]
     TurnOpen {
         /// The session.
         session: SessionId,
+        /// The task that the session belongs to.
+        task: Option<TaskId>,
         /// The prompt that is open.
         message_id: MessageId,
     },
     /// What is recorded of the prompt could not be read, or another process works on it; nothing was sent.
-    #[error("the prompt for session {session} could not be taken over")]
+    #[error("the prompt for {} could not be taken over", Named(session, task))]
     #[non_exhaustive]
     NotClaimed {
         /// The session.
         session: SessionId,
+        /// The task that the session belongs to.
+        task: Option<TaskId>,
         /// The store's error.
         source: StoreError,
     },
     /// The agent has the prompt but does not run it.
-    #[error("session {session} did not run the prompt{}", error.as_ref().map(|error| format!(": {error}")).unwrap_or_default())]
+    #[error("{} did not run the prompt{}", Named(session, task), error.as_ref().map(|error| format!(": {error}")).unwrap_or_default())]
     #[non_exhaustive]
     NotStarted {
         /// The session that the prompt was for.
         session: SessionId,
+        /// The task that the session belongs to.
+        task: Option<TaskId>,
         /// What the agent said about it.
-        error: Option<Failure>,
+        error: Option<Box<Failure>>,
+        /// The agent's last error, if there was one.
+        source: Option<AgentError>,
     },
     /// A limit ran out before the model said anything.
-    #[error("session {session} timed out: {limit}")]
+    #[error("{} timed out before the model said anything: {limit} ({allowed}){}", Named(session, task), unconfirmed(abort.as_ref()))]
     #[non_exhaustive]
     TimedOut {
         /// The session that the prompt was for.
         session: SessionId,
+        /// The task that the session belongs to.
+        task: Option<TaskId>,
         /// Which limit.
         limit: Limit,
+        /// How much it allowed.
+        allowed: Allowed,
         /// How far the prompt got.
         delivery: Delivery,
         /// What became of the agent's run; nothing if it was left alone.
@@ -165,58 +189,76 @@ pub enum PromptError {
         source: Option<AgentError>,
     },
     /// It was aborted, or refused by the policy, before the model said anything.
-    #[error("the prompt for session {session} was aborted")]
+    #[error("the prompt for {} was aborted{}", Named(session, task), unconfirmed(abort.as_ref()))]
     #[non_exhaustive]
     Aborted {
         /// The session that the prompt was for.
         session: SessionId,
+        /// The task that the session belongs to.
+        task: Option<TaskId>,
         /// How far the prompt got.
         delivery: Delivery,
+        /// What became of the agent's run; nothing if the prompt was not sent.
+        abort: Option<AbortReport>,
     },
     /// The agent lost the prompt before the model said anything; it is not sent again.
-    #[error("the agent lost the prompt for session {session}")]
+    #[error("the agent lost the prompt for {}", Named(session, task))]
     #[non_exhaustive]
     Interrupted {
         /// The session that the prompt was for.
         session: SessionId,
+        /// The task that the session belongs to.
+        task: Option<TaskId>,
         /// How far the prompt got.
         delivery: Delivery,
+        /// The agent's last error, if there was one.
+        source: Option<AgentError>,
     },
     /// The session was deleted meanwhile.
-    #[error("session {session} does not exist any more")]
+    #[error("{} does not exist any more", Named(session, task))]
     #[non_exhaustive]
     SessionGone {
         /// The session that the prompt was for.
         session: SessionId,
+        /// The task that the session belongs to.
+        task: Option<TaskId>,
         /// How far the prompt got.
         delivery: Delivery,
+        /// The agent's answer.
+        source: Option<AgentError>,
     },
     /// The agent refuses the credentials.
-    #[error("the agent refuses the credentials for session {session}: check the password")]
+    #[error("the agent refuses the credentials for {}: check the password", Named(session, task))]
     #[non_exhaustive]
     Unauthorized {
         /// The session that the prompt was for.
         session: SessionId,
+        /// The task that the session belongs to.
+        task: Option<TaskId>,
         /// How far the prompt got.
         delivery: Delivery,
         /// The agent's answer.
         source: Option<AgentError>,
     },
     /// The waiting was given up. The agent's run goes on, unless the prompt wants to be aborted with it.
-    #[error("waiting for session {session} was given up")]
+    #[error("waiting for {} was given up", Named(session, task))]
     #[non_exhaustive]
     GivenUp {
         /// The session that the prompt was for.
         session: SessionId,
+        /// The task that the session belongs to.
+        task: Option<TaskId>,
         /// How far the prompt got.
         delivery: Delivery,
     },
     /// The manager was shut down.
-    #[error("the manager was shut down while session {session} was waited for")]
+    #[error("the manager was shut down while {} was waited for", Named(session, task))]
     #[non_exhaustive]
     ShutDown {
         /// The session that the prompt was for.
         session: SessionId,
+        /// The task that the session belongs to.
+        task: Option<TaskId>,
         /// How far the prompt got.
         delivery: Delivery,
     },
@@ -224,12 +266,42 @@ pub enum PromptError {
 
 impl PromptError {
     /// The store did not keep the record of a prompt.
-    pub(super) fn not_recorded(session: SessionId, error: StoreError) -> Self {
+    pub(super) fn not_recorded(session: SessionId, task: Option<TaskId>, error: StoreError) -> Self {
         match error.kind() {
             StoreErrorKind::TurnOpen { message_id } => {
-                Self::TurnOpen { session, message_id: message_id.clone() }
+                Self::TurnOpen { session, task, message_id: message_id.clone() }
             }
-            _ => Self::NotRecorded { session, source: Some(error.into()) },
+            _ => Self::NotRecorded { session, task, source: Some(error.into()) },
+        }
+    }
+
+    /// The session that the prompt was for, if the prompt got as far as that.
+    pub fn session(&self) -> Option<&SessionId> {
+        self.subject().map(|(session, _)| session)
+    }
+
+    /// The task that the session belongs to, if it belongs to one.
+    pub fn task(&self) -> Option<&TaskId> {
+        self.subject().and_then(|(_, task)| task)
+    }
+
+    fn subject(&self) -> Option<(&SessionId, Option<&TaskId>)> {
+        match self {
+            Self::Busy { session, task, .. }
+            | Self::NotAtRest { session, task, .. }
+            | Self::NotDelivered { session, task, .. }
+            | Self::NotRecorded { session, task, .. }
+            | Self::TurnOpen { session, task, .. }
+            | Self::NotClaimed { session, task, .. }
+            | Self::NotStarted { session, task, .. }
+            | Self::TimedOut { session, task, .. }
+            | Self::Aborted { session, task, .. }
+            | Self::Interrupted { session, task, .. }
+            | Self::SessionGone { session, task, .. }
+            | Self::Unauthorized { session, task, .. }
+            | Self::GivenUp { session, task, .. }
+            | Self::ShutDown { session, task, .. } => Some((session, task.as_ref())),
+            Self::Invalid(_) | Self::Attachment(_) | Self::Session(_) => None,
         }
     }
 
@@ -308,12 +380,26 @@ impl From<SessionError> for PromptError {
 }
 
 /// A turn that ended otherwise than by the model finishing; see [`PromptExecutionResult::settled`].
-#[derive(Debug, thiserror::Error)]
-#[error("session {} {}", result.submission.session_id, result.completion)]
+///
+/// Its [`source`](error::Error::source) is the agent's last error, if there was one.
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct TurnFailed {
     /// What there is of it.
     pub result: Box<PromptExecutionResult>,
+}
+
+impl fmt::Display for TurnFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let result = &self.result;
+        write!(f, "{} {}", Named(&result.submission.session_id, &result.task_id), result.completion)
+    }
+}
+
+impl error::Error for TurnFailed {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        self.result.cause.as_deref().map(|cause| cause as _)
+    }
 }
 
 impl TurnFailed {
@@ -356,4 +442,22 @@ pub enum JsonAnswerError {
         /// What was wrong with it.
         source: serde_json::Error,
     },
+}
+
+/// A session with the task that it belongs to.
+struct Named<'a>(&'a SessionId, &'a Option<TaskId>);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "session {}", self.0)?;
+        self.1.as_ref().map_or(Ok(()), |task| write!(f, " of task {task}"))
+    }
+}
+
+/// What there is to add about a run that may go on.
+fn unconfirmed(abort: Option<&AbortReport>) -> &'static str {
+    match abort {
+        Some(AbortReport { confirmed: false, .. }) => ", and the abort could not be confirmed",
+        Some(_) | None => "",
+    }
 }

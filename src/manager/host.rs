@@ -4,7 +4,7 @@ use std::{
     any::Any,
     error::Error,
     mem,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use tokio::sync::watch;
@@ -24,6 +24,9 @@ use crate::{
     time::Timestamp,
 };
 
+/// More than a person reads. A turn can go on for very long.
+const MAX_REFUSED: usize = 1000;
+
 /// One turn, as its agent sees it.
 pub(super) struct Host<'a> {
     pub(super) turn: &'a TurnState<'a>,
@@ -39,6 +42,24 @@ pub(super) struct TurnState<'a> {
     on_message: Option<OnMessage>,
     writer: Option<TurnWriter>,
     recorded: Mutex<Recorded>,
+    refused: Arc<Mutex<Refused>>,
+}
+
+/// What the agent asked for and did not get.
+#[derive(Default)]
+pub(super) struct Refused {
+    /// The first of them, up to [`MAX_REFUSED`].
+    pub(super) asks: Vec<Ask>,
+    pub(super) n_in_all: usize,
+}
+
+impl Refused {
+    fn push(&mut self, ask: Ask) {
+        self.n_in_all += 1;
+        if self.asks.len() < MAX_REFUSED {
+            self.asks.push(ask);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -62,8 +83,9 @@ impl<'a> TurnState<'a> {
         let recording = inner.options.recording();
         let writer = recording
             .map(|recording| TurnWriter::new(recording, inner.tasks.clone(), inner.shutdown.clone()));
-        let (stop, recorded) = (session.begin_turn(), Mutex::default());
-        Self { session, inner, policies, stop, on_message, writer, recorded }
+        let stop = session.begin_turn();
+        let (recorded, refused) = (Mutex::default(), Arc::default());
+        Self { session, inner, policies, stop, on_message, writer, recorded, refused }
     }
 
     /// Names the prompt that phases are recorded of, and the phase that was recorded already.
@@ -87,6 +109,11 @@ impl<'a> TurnState<'a> {
     /// Why a phase could not be recorded, if that happened.
     pub(super) fn take_failure(&self) -> Option<StoreError> {
         self.recorded().failure.take()
+    }
+
+    /// What the agent asked for and did not get.
+    pub(super) fn take_refused(&self) -> Refused {
+        mem::take(&mut *self.refused.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn recorded(&self) -> MutexGuard<'_, Recorded> {
@@ -150,7 +177,16 @@ impl TurnHost for Host<'_> {
             }
         }
         self.turn.session.conversation.tell(&Update::Asked(Box::new(ask.clone())));
-        self.turn.policies.decide(ask)
+        let refused = Arc::clone(&self.turn.refused);
+        let Asked { is_human, decision } = self.turn.policies.decide(ask.clone());
+        let decision = async move {
+            let decision = decision.await;
+            if ask.is_refused_by(&decision) {
+                refused.lock().unwrap_or_else(PoisonError::into_inner).push(ask);
+            }
+            decision
+        };
+        Asked { is_human, decision: Box::pin(decision) }
     }
 
     fn record(&self, phase: Phase) -> BoxFuture<'_, Result<(), Box<dyn Error + Send + Sync>>> {

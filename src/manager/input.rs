@@ -13,7 +13,7 @@ use tokio::io::AsyncReadExt;
 
 use super::{
     PromptError,
-    policy::{PermissionPolicy, Policies, QuestionPolicy},
+    policy::{OwnPolicies, PermissionPolicy, QuestionPolicy},
 };
 use crate::{
     agent::{ModelRef, NewSession, PromptPart, PromptSpec, WaitOptions},
@@ -129,8 +129,7 @@ pub struct PromptInput {
     pub(super) variant: Option<String>,
     pub(super) wait: Option<WaitOptions>,
     pub(super) idle_timeout: Option<Duration>,
-    pub(super) permissions: Option<PermissionPolicy>,
-    pub(super) questions: Option<QuestionPolicy>,
+    pub(super) policies: OwnPolicies,
     pub(crate) on_message: Option<OnMessage>,
     pub(super) message_id: Option<MessageId>,
     pub(super) when_busy: WhenBusy,
@@ -160,8 +159,7 @@ impl PromptInput {
             variant: None,
             wait: None,
             idle_timeout: None,
-            permissions: None,
-            questions: None,
+            policies: OwnPolicies::default(),
             on_message: None,
             message_id: None,
             when_busy: WhenBusy::Queue,
@@ -206,14 +204,14 @@ impl PromptInput {
         variant(variant: impl Into<String>) { variant = Some(variant.into()) }
         /// Sets the silence allowed while the model is expected to speak, and no other limit; default as the manager has it.
         idle_timeout(limit: Duration) { idle_timeout = Some(limit) }
-        /// Sets who decides when a tool needs permission during this turn; default as the manager has it.
+        /// Sets who decides when a tool needs permission during this turn; default as the session or the manager has it.
         ///
         /// Not kept in a store: a turn that another process goes on with has that manager's.
-        permissions(policy: PermissionPolicy) { permissions = Some(policy) }
-        /// Sets who answers when the model has a question during this turn; default as the manager has it.
+        permissions(policy: PermissionPolicy) { policies.permissions = Some(policy) }
+        /// Sets who answers when the model has a question during this turn; default as the session or the manager has it.
         ///
         /// Not kept in a store: a turn that another process goes on with has that manager's.
-        questions(policy: QuestionPolicy) { questions = Some(policy) }
+        questions(policy: QuestionPolicy) { policies.questions = Some(policy) }
         /// Sets all limits; default as the manager has them.
         wait(options: WaitOptions) { wait = Some(options) }
         /// Sets the id of the message that the prompt becomes; default one that the agent makes.
@@ -250,14 +248,6 @@ impl PromptInput {
             return Err(InvalidInput::new("model", "must name a provider and a model"));
         }
         self.limits(&WaitOptions::default()).validate()
-    }
-
-    /// Its own policies, and for the rest the manager's.
-    pub(super) fn policies(&self, manager: &Policies) -> Policies {
-        Policies {
-            permissions: self.permissions.as_ref().unwrap_or(&manager.permissions).clone(),
-            questions: self.questions.as_ref().unwrap_or(&manager.questions).clone(),
-        }
     }
 
     /// Its own limits, and for the rest the manager's.

@@ -5,6 +5,7 @@
 //! business: see [`OpenSession`].
 
 mod agent_session;
+mod desk;
 mod ended;
 mod error;
 mod host;
@@ -26,6 +27,7 @@ mod stats;
 mod updates;
 
 pub use agent_session::{AgentSession, SentMessage};
+pub use desk::{AnswerError, ApprovalDesk};
 pub use error::{JsonAnswerError, PromptError, SessionError, TurnFailed};
 pub use input::{AttachmentError, CreateTaskSession, PromptInput, WhenBusy};
 pub use json::JsonAnswer;
@@ -300,7 +302,8 @@ impl ConversationManager {
                 break permit;
             }
         };
-        let turn = TurnState::begin(&self.inner, &session, self.inner.options.policies.clone(), None);
+        let policies = session.policies(&self.inner.options.policies);
+        let turn = TurnState::begin(&self.inner, &session, policies, None);
         let host = Host { turn: &turn, limits: options };
         let rested = tokio::select! {
             rested = session.agent.wait_for_rest(&host) => rested,
@@ -310,7 +313,7 @@ impl ConversationManager {
         if !aborts.is_empty() {
             answer_aborts(&session, aborts, None).await;
         }
-        rested.map_err(|unprepared| self.inner.unprepared(&session, unprepared))
+        rested.map_err(|unprepared| self.inner.unprepared(&session, &host.limits, unprepared))
     }
 
     /// The session of a task.
@@ -426,6 +429,37 @@ impl ConversationManager {
         let (reader, updates) = UpdateSender::new();
         let (_, state) = session.conversation.add_reader(reader);
         Ok((state, updates))
+    }
+
+    /// Sets who decides when a tool of a session needs permission, from its next turn on; default as the manager has it. A prompt's own
+    /// policy goes first.
+    ///
+    /// Not kept in a store: another process has to set it again.
+    ///
+    /// # Errors
+    /// If the manager does not know the session.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use opencode_conductor::PermissionPolicy;
+    ///
+    /// # fn example(manager: opencode_conductor::ConversationManager, session: opencode_conductor::SessionId) -> Result<(), Box<dyn std::error::Error>> {
+    /// manager.set_permissions(&session, PermissionPolicy::AllowOnce)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_permissions(&self, session: &SessionId, policy: PermissionPolicy) -> Result<(), SessionError> {
+        self.inner.known(session)?.change_policies(|own| own.permissions = Some(policy));
+        Ok(())
+    }
+
+    /// As [`Self::set_permissions`], for the questions of the model.
+    ///
+    /// # Errors
+    /// If the manager does not know the session.
+    pub fn set_questions(&self, session: &SessionId, policy: QuestionPolicy) -> Result<(), SessionError> {
+        self.inner.known(session)?.change_policies(|own| own.questions = Some(policy));
+        Ok(())
     }
 
     /// Aborts a session and its descendants, within ten seconds, and says what could be confirmed.

@@ -99,6 +99,23 @@ pub(super) struct Policies {
     pub(super) questions: QuestionPolicy,
 }
 
+/// Policies of a session, or of a prompt, which go before those of the manager.
+#[derive(Debug, Clone, Default)]
+pub(super) struct OwnPolicies {
+    pub(super) permissions: Option<PermissionPolicy>,
+    pub(super) questions: Option<QuestionPolicy>,
+}
+
+impl OwnPolicies {
+    /// These, and for the rest `others`.
+    pub(super) fn or(&self, others: &Policies) -> Policies {
+        Policies {
+            permissions: self.permissions.as_ref().unwrap_or(&others.permissions).clone(),
+            questions: self.questions.as_ref().unwrap_or(&others.questions).clone(),
+        }
+    }
+}
+
 impl Policies {
     pub(super) fn decide(&self, ask: Ask) -> Asked {
         let handler = match &ask.subject {

@@ -171,6 +171,7 @@ impl Future for RunningPrompt {
         self.updates = None;
         let given_up = |session: &SessionId| PromptError::GivenUp {
             session: session.clone(),
+            task: None,
             delivery: Delivery::Unknown,
         };
         Pin::new(&mut self.result)

@@ -1,14 +1,14 @@
 //! What came of a prompt.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
 use super::error::TurnFailed;
 use crate::{
-    agent::{Completion, NativeMessages, PreparedPrompt},
+    agent::{AgentError, Ask, Completion, NativeMessages, PreparedPrompt},
     conversation::{SessionConversationState, Usage},
-    ids::{MessageId, SessionId},
+    ids::{MessageId, SessionId, TaskId},
     time::Timestamp,
 };
 
@@ -44,12 +44,17 @@ impl From<&PreparedPrompt> for PromptSubmission {
 pub struct PromptExecutionResult {
     /// The prompt.
     pub submission: PromptSubmission,
+    /// The task that the session belongs to.
+    pub task_id: Option<TaskId>,
     /// Everything after the prompt's own message, in order, each message once and as it was last, in the agent's own form:
     /// [`messages.opencode()`](NativeMessages::opencode).
     pub messages: NativeMessages,
     /// Prompts of other clients that the agent answered in the same turn. If there are any, the answer may be one to them: an agent
     /// that is prompted while it runs merges the prompts.
     pub other_prompts: Vec<MessageId>,
+    /// What the agent asked for and did not get, in the order of the decisions: tools that were not allowed to run, and questions that
+    /// were left to the model. No more than the first thousand; [`TurnStatistics::refusals`](super::TurnStatistics::refusals) counts all.
+    pub refused: Vec<Ask>,
     /// How it ended. Only [`Completion::Settled`] is a success; see [`PromptExecutionResult::settled`].
     pub completion: Completion,
     /// What it used and cost, descendants included.
@@ -58,6 +63,8 @@ pub struct PromptExecutionResult {
     pub usage_by_session: BTreeMap<SessionId, Usage>,
     /// The whole conversation as far as this manager has seen it.
     pub conversation: SessionConversationState,
+    /// The agent's last error while the turn was waited for, if there was one: a turn that settled may have seen some.
+    pub cause: Option<Arc<AgentError>>,
     pub(super) answer: Option<String>,
 }
 

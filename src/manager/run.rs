@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
-    PromptError, PromptExecutionResult, PromptInput, WhenBusy,
+    PromptError, PromptExecutionResult, PromptInput, SessionError, WhenBusy,
     ended::answer_aborts,
     host::{Host, TurnState},
     inner::{Inner, check_same_directory},
@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     agent::{
-        Completion, Delivery, Ended, Execution, Limit, Phase, PreparedPrompt, PromptSpec, Unprepared,
-        WaitOptions,
+        AgentErrorKind, Completion, Delivery, Ended, Execution, Limit, Phase, PreparedPrompt, PromptSpec,
+        Unprepared, WaitOptions,
     },
     directory::Directory,
     ids::{MessageId, SessionId},
@@ -162,7 +162,7 @@ impl Run<'_> {
             Queued { ticket: self.work.queue_up(&session), session }
         };
         let Some(ticket) = ticket else {
-            return Err(PromptError::Busy { session: session.id.clone() });
+            return Err(PromptError::Busy { session: session.id.clone(), task: session.meta().task_id });
         };
         let mut spec = match self.work {
             Work::Prompt(input) => input.load().await?,
@@ -171,7 +171,8 @@ impl Run<'_> {
         spec.default_model.clone_from(&self.inner.options.model);
         spec.default_agent.clone_from(&self.inner.options.agent);
         let Some(permit) = ticket.wait().await else {
-            return Err(PromptError::Aborted { session: session.id.clone(), delivery: Delivery::NotSent });
+            let (session, task) = (session.id.clone(), session.meta().task_id);
+            return Err(PromptError::Aborted { session, task, delivery: Delivery::NotSent, abort: None });
         };
         let earlier = self.earlier(&session).await?;
         Ok(Admitted { _permit: permit, session, spec, earlier })
@@ -180,6 +181,18 @@ impl Run<'_> {
     /// Takes over a session that is not known here. For a turn that was begun before it may be gone meanwhile, and the turn with it.
     async fn open(&self, directory: Option<&Directory>) -> Result<Arc<Session>, PromptError> {
         let opened = self.inner.session(self.work.session_id(), directory).await;
+        let opened = match opened {
+            Err(SessionError::Agent { source, .. }) if source.kind() == AgentErrorKind::Unauthorized => {
+                let (session, delivery) = (self.work.session_id().clone(), Delivery::NotSent);
+                return Err(PromptError::Unauthorized {
+                    session,
+                    task: None,
+                    delivery,
+                    source: Some(source),
+                });
+            }
+            opened => opened,
+        };
         let Work::Resume(resume) = self.work else { return Ok(opened?) };
         match opened {
             Ok(session) => {
@@ -199,7 +212,12 @@ impl Run<'_> {
                     self.close(record).await;
                 }
                 self.inner.forget(&resume.session);
-                Err(PromptError::SessionGone { session: resume.session.clone(), delivery })
+                let task = record.and_then(|record| record.task_id);
+                let source = match error {
+                    SessionError::Agent { source, .. } => Some(source),
+                    _ => None,
+                };
+                Err(PromptError::SessionGone { session: resume.session.clone(), task, delivery, source })
             }
             Err(error) => Err(error.into()),
         }
@@ -242,7 +260,10 @@ impl Run<'_> {
                 warn!(%session, %error, "what is recorded of a turn could not be read");
                 Ok(None)
             }
-            claimed => claimed.map_err(|source| PromptError::NotClaimed { session: session.clone(), source }),
+            claimed => claimed.map_err(|source| {
+                let task = self.inner.registry().meta(session).and_then(|meta| meta.task_id);
+                PromptError::NotClaimed { session: session.clone(), task, source }
+            }),
         }
     }
 
@@ -263,11 +284,12 @@ impl Run<'_> {
     ) -> Result<PromptExecutionResult, PromptError> {
         let session = &*admitted.session;
         let options = &self.inner.options;
+        let policies = session.policies(&options.policies);
         let (limits, policies, on_message) = match self.work {
             Work::Prompt(input) => {
-                (input.limits(&options.wait), input.policies(&options.policies), input.on_message.clone())
+                (input.limits(&options.wait), input.policies.or(&policies), input.on_message.clone())
             }
-            Work::Resume(_) => (options.wait.clone(), options.policies.clone(), None),
+            Work::Resume(_) => (options.wait.clone(), policies, None),
         };
         // What is not recorded cannot be sent again.
         let is_recorded = admitted.earlier.as_ref().is_none_or(|earlier| earlier.is_recorded);
@@ -279,7 +301,7 @@ impl Run<'_> {
             sleep(GIVE_UP_GRACE).await;
         };
         let outcome = tokio::select! {
-            outcome = self.prepare_and_execute(admitted, &turn, limits, began) => outcome,
+            outcome = self.prepare_and_execute(admitted, &turn, limits.clone(), began) => outcome,
             () = out_of_patience => {
                 Err(self.inner.given_up(&session.id, turn.phase().map_or(Delivery::NotSent, Phase::delivery)))
             }
@@ -289,12 +311,16 @@ impl Run<'_> {
         if !aborts.is_empty() || self.wants_abort(&turn) {
             answer_aborts(session, aborts, abort).await;
         }
-        let result =
-            outcome.and_then(|(prompt, execution)| self.inner.result_of(session, &prompt, execution));
+        let refused = turn.take_refused();
+        self.inner.counters.turns.refusals.add(refused.n_in_all);
+        let result = outcome.and_then(|(prompt, execution)| {
+            let result = self.inner.result_of(session, &limits, &prompt, execution)?;
+            Ok(PromptExecutionResult { refused: refused.asks, ..result })
+        });
         let result = result.map_err(|error| match error {
-            PromptError::NotRecorded { session, source: None } => match turn.take_failure() {
-                Some(failure) => PromptError::not_recorded(session, failure),
-                None => PromptError::NotRecorded { session, source: None },
+            PromptError::NotRecorded { session, task, source: None } => match turn.take_failure() {
+                Some(failure) => PromptError::not_recorded(session, task, failure),
+                None => PromptError::NotRecorded { session, task, source: None },
             },
             other => other,
         });
@@ -359,7 +385,8 @@ impl Run<'_> {
             prepared = session.agent.prepare(&admitted.spec, host) => prepared,
             () = reached(deadline) => Err(Unprepared::new(Ended::Limit(Limit::Deadline), None)),
         };
-        let prompt = prepared.map_err(|unprepared| self.inner.unprepared(session, unprepared))?;
+        let prompt =
+            prepared.map_err(|unprepared| self.inner.unprepared(session, &host.limits, unprepared))?;
         // The session is at rest, so that a turn that was given up is over.
         if let Some(mut left_open) = session.take_left_open() {
             left_open.phase = Phase::Finished;
@@ -373,7 +400,8 @@ impl Run<'_> {
             from = Phase::Submitted;
             recorded = turn.record(from).await;
         }
-        recorded.map_err(|error| PromptError::not_recorded(session.id.clone(), error))?;
+        recorded
+            .map_err(|error| PromptError::not_recorded(session.id.clone(), session.meta().task_id, error))?;
         Ok((prompt, from))
     }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{oneshot, watch};
 
 use super::{
+    policy::{OwnPolicies, Policies},
     queue::PromptQueue,
     updates::{Update, UpdateSender},
 };
@@ -26,6 +27,7 @@ pub(super) struct Session {
     pub(super) agent: Arc<dyn OpenSession>,
     pub(super) conversation: Arc<Conversation>,
     meta: Mutex<ConversationSessionMeta>,
+    policies: Mutex<OwnPolicies>,
     turn: Mutex<Option<RunningTurn>>,
     /// A turn that was given up after it was sent. It is over when the next prompt may be sent.
     left_open: Mutex<Option<TurnRecord>>,
@@ -68,6 +70,7 @@ impl Session {
             agent: opened.session,
             conversation,
             meta: Mutex::new(meta),
+            policies: Mutex::default(),
             turn: Mutex::default(),
             left_open: Mutex::default(),
         }
@@ -87,6 +90,15 @@ impl Session {
     /// Changes what is known of it besides what the agent says.
     pub(super) fn change_meta<T>(&self, change: impl FnOnce(&mut ConversationSessionMeta) -> T) -> T {
         change(&mut lock(&self.meta))
+    }
+
+    /// The policies of a turn that begins now, unless its prompt has others.
+    pub(super) fn policies(&self, manager: &Policies) -> Policies {
+        lock(&self.policies).or(manager)
+    }
+
+    pub(super) fn change_policies(&self, change: impl FnOnce(&mut OwnPolicies)) {
+        change(&mut lock(&self.policies));
     }
 
     /// Remembers a turn that is given up while the agent goes on with it.

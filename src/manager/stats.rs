@@ -45,6 +45,8 @@ counters! {
         permissions: "opencode_permissions_total",
         /// Questions asked.
         questions: "opencode_questions_total",
+        /// Permissions that were not given, and questions that were left to the model.
+        refusals: "opencode_refusals_total",
     }
 }
 

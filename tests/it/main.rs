@@ -41,6 +41,8 @@ mod manager_cost;
 mod manager_deadlines;
 #[cfg(feature = "test-util")]
 mod manager_delivery;
+mod manager_desk;
+mod manager_errors;
 #[cfg(feature = "test-util")]
 mod manager_line;
 #[cfg(feature = "client")]

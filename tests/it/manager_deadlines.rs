@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use opencode_conductor::{
-    Completion, Decision, Delivery, Limit, PermissionPolicy, PromptError, TimeoutAction, WaitOptions,
+    Allowed, Completion, Decision, Delivery, Limit, PermissionPolicy, PromptError, TimeoutAction,
+    WaitOptions,
     test_util::{Fault, Flavour, Moment, ProviderError, Route, Script, Step},
 };
 use tokio::time::{Instant, sleep};
@@ -128,7 +129,7 @@ async fn a_turn_may_be_left_alone_when_its_limit_runs_out() {
     let stage = Stage::new().await;
     let wait = long().idle_timeout(ms(200)).on_limit(TimeoutAction::Leave);
     let result = stage.send(stage.input(&gated_text("gate", "one two three")).wait(wait)).await.unwrap();
-    assert_eq!(result.completion, Completion::timed_out(Limit::Idle, None));
+    assert_eq!(result.completion, Completion::timed_out(Limit::Idle, Allowed::Time(ms(200)), None));
     assert_eq!(stage.requests(Route::Abort), 0);
     assert!(!stage.is_idle().await, "it goes on");
     let next = stage.start(&texts("next"));

@@ -1,0 +1,112 @@
+//! An error says what failed, and its causes say why.
+
+use std::time::Duration;
+
+use opencode_conductor::{
+    Allowed, Completion, ConversationManager, CreateTaskSession, Delivery, Limit, OpenCodeClient,
+    PromptError, PromptInput, SessionError, WaitOptions, error_chain,
+    test_util::{Fault, Moment, Route},
+};
+
+use super::support::{
+    secrets::PASSWORD,
+    soon,
+    stage::{Stage, gated_text, ms, quick, texts},
+};
+
+/// The words of a chain, with addresses and ids taken out.
+fn words(stage: &Stage, error: &(dyn std::error::Error + 'static)) -> String {
+    error_chain(error).replace(stage.session.as_str(), "SESSION").replace(&stage.fake.url(), "URL")
+}
+
+#[tokio::test]
+async fn each_kind_of_trouble_reads_differently() {
+    let wait = || WaitOptions::default().idle_timeout(ms(400));
+
+    let down = Stage::new().await;
+    down.fake.kill().await.unwrap();
+    let down_error = down.send(down.input(&texts("never")).wait(wait())).await.unwrap_err();
+
+    let refusing = Stage::new().await;
+    refusing.fake.inject(Route::PromptAsync, Fault::Status(500)).always();
+    let refusing_error = refusing.send(refusing.input(&texts("never")).wait(wait())).await.unwrap_err();
+
+    let stuck = Stage::new().await;
+    stuck.fake.hold(Moment::BeforeStore, "never");
+    let stuck_error = stuck.send(stuck.input(&texts("never")).wait(wait())).await.unwrap_err();
+
+    let killed = Stage::new().await;
+    let running = killed.manager.prompt(killed.input(&gated_text("never", "one two three")).wait(wait()));
+    let running = running.start();
+    soon(killed.fake.wait_at("never")).await;
+    killed.fake.kill().await.unwrap();
+    let killed_error = soon(running).await.unwrap().settled().unwrap_err();
+
+    let cases = [
+        (words(&down, &down_error), ["SESSION of task task", "cannot be reached, is it running?", "refused"]),
+        (words(&refusing, &refusing_error), ["SESSION of task task", "cannot submit a prompt", "500"]),
+        (
+            words(&stuck, &stuck_error),
+            ["SESSION of task task timed out before the model said anything", "idle_timeout", "(400ms)"],
+        ),
+        (
+            words(&killed, &killed_error),
+            [
+                "SESSION of task task timed out",
+                "(400ms), and the abort could not be confirmed",
+                "cannot be reached, is it running?",
+            ],
+        ),
+    ];
+    for (words, expected) in cases {
+        for expected in expected {
+            assert!(words.contains(expected), "{words:?} has no {expected:?}");
+        }
+    }
+    assert_eq!(stuck_error.task().map(opencode_conductor::TaskId::as_str), Some("task"));
+    assert_eq!(stuck_error.session(), Some(&stuck.session));
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_called_by_its_name_and_says_what_to_check() {
+    let stage = Stage::of(quick().password(PASSWORD)).await;
+    let wrong = OpenCodeClient::builder(&stage.fake.url()).basic_auth("opencode", "wrong").build().unwrap();
+    let manager = ConversationManager::builder(wrong).build();
+
+    let task = CreateTaskSession::new("project", "other", "/project", "/project/worktree");
+    let error = manager.create_task_session(task).await.unwrap_err();
+    assert!(matches!(error, SessionError::Agent { .. }), "{error:?}");
+    assert!(error_chain(&error).contains("check the password"), "{}", error_chain(&error));
+
+    let input = PromptInput::new(stage.session.clone(), "hello").directory("/project/worktree");
+    let error = soon(manager.prompt(input).into_future()).await.unwrap_err();
+    let PromptError::Unauthorized { delivery: Delivery::NotSent, source: Some(_), .. } = &error else {
+        panic!("{error:?}")
+    };
+    assert!(words(&stage, &error).contains("check the password"), "{error}");
+    assert!(!error.is_retryable());
+}
+
+#[tokio::test]
+async fn a_prompt_after_the_shutdown_says_so_and_is_not_tried_again() {
+    let stage = Stage::new().await;
+    stage.manager.shutdown().await;
+    let error = stage.ask(&texts("never")).await.unwrap_err();
+    assert!(matches!(error, PromptError::ShutDown { delivery: Delivery::NotSent, .. }), "{error:?}");
+    assert!(!error.is_retryable());
+    assert!(words(&stage, &error).contains("the manager was shut down"), "{error}");
+}
+
+#[tokio::test]
+async fn a_limit_tells_how_much_it_allowed() {
+    let stage = Stage::new().await;
+    let wait = WaitOptions::default().deadline(Duration::from_millis(300));
+    let result = stage.send(stage.input(&gated_text("never", "one two three")).wait(wait)).await.unwrap();
+    let Completion::TimedOut { limit: Limit::Deadline, allowed, .. } = &result.completion else {
+        panic!("{:?}", result.completion)
+    };
+    assert_eq!(*allowed, Some(Allowed::Time(ms(300))));
+    let json = serde_json::to_value(&result.completion).unwrap();
+    assert_eq!(json["allowed"], serde_json::json!({"millis": 300}));
+    assert_eq!(result.task_id.as_ref().map(opencode_conductor::TaskId::as_str), Some("task"));
+}
