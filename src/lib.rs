@@ -37,10 +37,11 @@ pub mod worktree;
 
 pub use agent::{
     AbortReport, Agent, AgentError, AgentErrorKind, AgentStatus, Allowed, Ask, Asked, BoxFuture,
-    Capabilities, Completion, ConversationSink, Decision, Delivery, Ended, Execution, Failure, IdleOutcome,
-    Limit, MadeFor, ModelRef, NativeMessages, NewSession, Notice, OpenSession, Opened, Permission, Phase,
-    PreparedPrompt, PromptPart, PromptSpec, Question, QuestionAnswer, QuestionOption, SessionDescription,
-    Stop, StopRequest, Subject, TimeoutAction, TurnHost, Unprepared, WaitOptions,
+    Capabilities, ChangeKind, Completion, ConversationSink, Decision, Delivery, Ended, Execution, Failure,
+    FileChange, IdleOutcome, Limit, MadeFor, ModelRef, NativeMessages, NewSession, Notice, OpenSession,
+    Opened, Permission, Phase, PreparedPrompt, PromptPart, PromptSpec, Question, QuestionAnswer,
+    QuestionOption, SessionDescription, Stop, StopRequest, Subject, TimeoutAction, TurnHost, Unprepared,
+    WaitOptions,
 };
 pub use conversation::{
     BlockBody, BlockOrder, BlockOutput, BlockStatus, BlockText, Change, ContentPart, ConversationBlock,

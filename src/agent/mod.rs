@@ -13,6 +13,7 @@
 //! that the tests of the manager use.
 
 mod ask;
+mod change;
 mod error;
 mod limits;
 mod outcome;
@@ -20,6 +21,7 @@ mod prompt;
 mod session;
 
 pub use ask::{Ask, Asked, Decision, Permission, Question, QuestionAnswer, QuestionOption, Subject};
+pub use change::{ChangeKind, FileChange};
 pub use error::{AgentError, AgentErrorKind};
 pub use limits::{Allowed, Limit, TimeoutAction, WaitOptions};
 pub use outcome::{

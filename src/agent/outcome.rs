@@ -2,7 +2,7 @@
 
 use std::{any::Any, collections::BTreeMap, fmt, sync::Arc};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer, ser::Error as _};
 use serde_json::Value;
 
 use super::{AgentError, Allowed, Limit};
@@ -169,9 +169,13 @@ pub struct Execution {
 
 /// Messages in the agent's own form.
 ///
-/// Each agent has a method for its own: [`opencode`](Self::opencode) gives `OpenCode`'s.
+/// Each agent has a method for its own: [`opencode`](Self::opencode) gives `OpenCode`'s. As JSON they are an array of what the agent
+/// says itself, which is empty if its messages cannot be written.
 #[derive(Clone)]
-pub struct NativeMessages(Arc<dyn Any + Send + Sync>);
+pub struct NativeMessages {
+    messages: Arc<dyn Any + Send + Sync>,
+    to_json: fn(&dyn Any) -> serde_json::Result<Value>,
+}
 
 impl Completion {
     /// Whether the model finished.
@@ -307,20 +311,32 @@ impl Execution {
 }
 
 impl NativeMessages {
-    /// Messages of an agent's own type.
+    /// Messages of an agent's own type, which cannot be written as JSON.
     pub fn new<M: Any + Send + Sync>(messages: Vec<M>) -> Self {
-        Self(Arc::new(messages))
+        Self { messages: Arc::new(messages), to_json: |_| Ok(Value::Array(Vec::new())) }
+    }
+
+    /// Messages of an agent's own type, which can be written as JSON.
+    pub fn serializable<M: Serialize + Any + Send + Sync>(messages: Vec<M>) -> Self {
+        let to_json = |messages: &dyn Any| serde_json::to_value(messages.downcast_ref::<Vec<M>>());
+        Self { messages: Arc::new(messages), to_json }
     }
 
     /// The messages, if they are of this type; none otherwise.
     pub fn of<M: Any + Send + Sync>(&self) -> &[M] {
-        self.0.downcast_ref::<Vec<M>>().map_or(&[], Vec::as_slice)
+        self.messages.downcast_ref::<Vec<M>>().map_or(&[], Vec::as_slice)
     }
 }
 
 impl Default for NativeMessages {
     fn default() -> Self {
         Self::new::<()>(Vec::new())
+    }
+}
+
+impl Serialize for NativeMessages {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (self.to_json)(&*self.messages).map_err(S::Error::custom)?.serialize(serializer)
     }
 }
 
@@ -375,9 +391,11 @@ mod tests {
 
     #[test]
     fn messages_are_found_by_their_type_only() {
-        let messages = NativeMessages::new(vec!["one", "two"]);
+        let messages = NativeMessages::serializable(vec!["one", "two"]);
         assert_eq!(messages.of::<&str>(), ["one", "two"]);
         assert!(messages.of::<String>().is_empty());
         assert!(NativeMessages::default().of::<&str>().is_empty());
+        assert_eq!(serde_json::to_value(&messages).unwrap(), json!(["one", "two"]));
+        assert_eq!(serde_json::to_value(NativeMessages::new(vec!["one"])).unwrap(), json!([]));
     }
 }

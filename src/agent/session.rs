@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{
-    AbortReport, AgentError, Ask, Asked, Ended, Execution, IdleOutcome, Phase, PreparedPrompt, PromptSpec,
-    WaitOptions,
+    AbortReport, AgentError, Ask, Asked, Ended, Execution, FileChange, IdleOutcome, Phase, PreparedPrompt,
+    PromptSpec, WaitOptions,
 };
 use crate::{
     conversation::{ConversationEvent, ConvertOptions},
@@ -227,6 +227,15 @@ pub trait OpenSession: Any + Send + Sync {
     /// Default: the agent has no format of its own, and the conversation is written.
     fn transcript(&self) -> BoxFuture<'_, Result<Option<CombinedTranscript>, AgentError>> {
         Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// What the turn of a prompt did to files. Default: the agent does not know.
+    fn diff<'a>(&'a self, prompt: &'a MessageId) -> BoxFuture<'a, Result<Vec<FileChange>, AgentError>> {
+        let _ = prompt;
+        Box::pin(std::future::ready(Err(AgentError::unsupported(
+            "this agent",
+            "say which files a turn changed",
+        ))))
     }
 }
 

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::{PromptError, PromptExecutionResult, PromptSubmission, inner::Inner, session::Session};
+use super::{
+    PromptError, PromptExecutionResult, PromptSubmission, inner::Inner, result::AskedSession,
+    session::Session,
+};
 use crate::{
     agent::{
         AbortReport, AgentErrorKind, Completion, Delivery, Ended, Execution, Limit, PreparedPrompt, Stop,
@@ -90,6 +93,7 @@ impl Inner {
             conversation: session.conversation.state(),
             cause: execution.cause.map(Arc::new),
             answer: execution.answer,
+            session: AskedSession(Some(Arc::downgrade(&session.agent))),
         })
     }
 

@@ -74,6 +74,9 @@ pub enum SessionError {
 }
 
 /// Why there is no [`PromptExecutionResult`]: the model was not called, as far as is known.
+///
+/// As JSON `{"type": "notRun", "reason": "timedOut", "message": …, "delivery": "accepted", "retryable": true, "sessionId": …, "taskId": …}`,
+/// where the message has the causes, too: it can stand where the `completion` of a result stands.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PromptError {
@@ -272,6 +275,29 @@ impl PromptError {
                 Self::TurnOpen { session, task, message_id: message_id.clone() }
             }
             _ => Self::NotRecorded { session, task, source: Some(error.into()) },
+        }
+    }
+
+    /// The name of the variant, as JSON has it.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Invalid(_) => "invalid",
+            Self::Attachment(_) => "attachment",
+            Self::Session(_) => "session",
+            Self::Busy { .. } => "busy",
+            Self::NotAtRest { .. } => "notAtRest",
+            Self::NotDelivered { .. } => "notDelivered",
+            Self::NotRecorded { .. } => "notRecorded",
+            Self::TurnOpen { .. } => "turnOpen",
+            Self::NotClaimed { .. } => "notClaimed",
+            Self::NotStarted { .. } => "notStarted",
+            Self::TimedOut { .. } => "timedOut",
+            Self::Aborted { .. } => "aborted",
+            Self::Interrupted { .. } => "interrupted",
+            Self::SessionGone { .. } => "sessionGone",
+            Self::Unauthorized { .. } => "unauthorized",
+            Self::GivenUp { .. } => "givenUp",
+            Self::ShutDown { .. } => "shutDown",
         }
     }
 

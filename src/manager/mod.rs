@@ -59,11 +59,11 @@ use self::{
     updates::UpdateSender,
 };
 use crate::{
-    agent::{AbortReport, Agent, Ended, IdleOutcome, OpenSession, Stop, Unprepared, WaitOptions},
+    agent::{AbortReport, Agent, Ended, FileChange, IdleOutcome, OpenSession, Stop, Unprepared, WaitOptions},
     conversation::SessionConversationState,
     directory::Directory,
     error::InvalidInput,
-    ids::{SessionId, TaskId},
+    ids::{MessageId, SessionId, TaskId},
     session::ConversationSessionMeta,
 };
 
@@ -429,6 +429,31 @@ impl ConversationManager {
         let (reader, updates) = UpdateSender::new();
         let (_, state) = session.conversation.add_reader(reader);
         Ok((state, updates))
+    }
+
+    /// What the turn of a prompt did to files, with patches.
+    ///
+    /// # Errors
+    /// If the session cannot be found, or the agent cannot be asked, or does not know: not every agent does.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(manager: opencode_conductor::ConversationManager, result: opencode_conductor::PromptExecutionResult) -> Result<(), Box<dyn std::error::Error>> {
+    /// let submission = &result.submission;
+    /// for change in manager.diff(&submission.session_id, &submission.message_id).await? {
+    ///     println!("{:?} {}: +{} -{}", change.kind, change.path, change.additions, change.deletions);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn diff(
+        &self,
+        session: &SessionId,
+        prompt: &MessageId,
+    ) -> Result<Vec<FileChange>, SessionError> {
+        let session = self.inner.session(session, None).await?;
+        let changes = session.agent.diff(prompt).await;
+        changes.map_err(|source| agent_error("reading what was changed in", &session.id, source))
     }
 
     /// Sets who decides when a tool of a session needs permission, from its next turn on; default as the manager has it. A prompt's own

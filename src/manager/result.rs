@@ -1,13 +1,21 @@
 //! What came of a prompt.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Weak},
+};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
-use super::error::TurnFailed;
+use super::{
+    error::{PromptError, SessionError, TurnFailed},
+    inner::agent_error,
+};
 use crate::{
-    agent::{AgentError, Ask, Completion, NativeMessages, PreparedPrompt},
+    agent::{AgentError, Ask, Completion, Delivery, FileChange, NativeMessages, OpenSession, PreparedPrompt},
     conversation::{SessionConversationState, Usage},
+    error::error_chain,
     ids::{MessageId, SessionId, TaskId},
     time::Timestamp,
 };
@@ -39,6 +47,9 @@ impl From<&PreparedPrompt> for PromptSubmission {
 }
 
 /// What came of a prompt that the model was called for: there is at least one assistant message.
+///
+/// As JSON an object of these names in camel case, with the `answer` and without the `conversation`, which can be written by itself.
+/// `completion` also has what it means in words (`message`, unless it is settled), and whether it is `retryable`.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PromptExecutionResult {
@@ -66,9 +77,80 @@ pub struct PromptExecutionResult {
     /// The agent's last error while the turn was waited for, if there was one: a turn that settled may have seen some.
     pub cause: Option<Arc<AgentError>>,
     pub(super) answer: Option<String>,
+    pub(super) session: AskedSession,
+}
+
+/// The session that a result is of, for as long as the manager knows it.
+#[derive(Clone, Default)]
+pub(super) struct AskedSession(pub(super) Option<Weak<dyn OpenSession>>);
+
+impl fmt::Debug for AskedSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AskedSession")
+    }
+}
+
+impl PromptSubmission {
+    /// A prompt that became a message of a session.
+    pub fn new(
+        session_id: impl Into<SessionId>,
+        message_id: impl Into<MessageId>,
+        prompt: impl Into<String>,
+        submitted_at: Timestamp,
+    ) -> Self {
+        let (session_id, message_id) = (session_id.into(), message_id.into());
+        Self { session_id, message_id, prompt: prompt.into(), submitted_at }
+    }
 }
 
 impl PromptExecutionResult {
+    /// A result with nothing to show, for tests of what your code makes of results. The other fields can be set.
+    ///
+    /// # Examples
+    /// ```
+    /// use opencode_conductor::{Completion, Millis, PromptExecutionResult, PromptSubmission};
+    ///
+    /// let sent = PromptSubmission::new("ses_1", "msg_1", "Say hello.", Millis::new(0).into());
+    /// let mut result = PromptExecutionResult::new(sent, Completion::Settled).said("Hello.");
+    /// result.usage.cost = 0.02;
+    /// assert_eq!(result.answer().as_deref(), Some("Hello."));
+    /// ```
+    pub fn new(submission: PromptSubmission, completion: Completion) -> Self {
+        Self {
+            submission,
+            task_id: None,
+            messages: NativeMessages::default(),
+            other_prompts: Vec::new(),
+            refused: Vec::new(),
+            completion,
+            usage: Usage::default(),
+            usage_by_session: BTreeMap::new(),
+            conversation: SessionConversationState::default(),
+            cause: None,
+            answer: None,
+            session: AskedSession::default(),
+        }
+    }
+
+    /// The result with this text as its final answer.
+    #[must_use]
+    pub fn said(mut self, answer: impl Into<String>) -> Self {
+        self.answer = Some(answer.into());
+        self
+    }
+
+    /// What the turn did to files, as [`ConversationManager::diff`](super::ConversationManager::diff) says it.
+    ///
+    /// # Errors
+    /// If the manager does not know the session any more, or the agent cannot be asked, or does not know: not every agent does.
+    pub async fn diff(&self) -> Result<Vec<FileChange>, SessionError> {
+        let PromptSubmission { session_id, message_id, .. } = &self.submission;
+        let session = self.session.0.as_ref().and_then(Weak::upgrade);
+        let session = session.ok_or_else(|| SessionError::Unknown { session: session_id.clone() })?;
+        let changes = session.diff(message_id).await;
+        changes.map_err(|source| agent_error("reading what was changed in", session_id, source))
+    }
+
     /// The text of the final answer: that of the last step that says something, without thinking.
     ///
     /// Summaries of the history are no answers, and neither is what the model says when the agent, having made one after
@@ -83,5 +165,80 @@ impl PromptExecutionResult {
     /// If the turn was aborted, interrupted, rejected, ran out of time or failed.
     pub fn settled(self) -> Result<Self, TurnFailed> {
         if self.completion.is_settled() { Ok(self) } else { Err(TurnFailed::new(self)) }
+    }
+}
+
+impl Serialize for PromptExecutionResult {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Written<'a> {
+            submission: &'a PromptSubmission,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            task_id: Option<&'a TaskId>,
+            completion: Ended<'a>,
+            answer: Option<&'a str>,
+            usage: Usage,
+            usage_by_session: &'a BTreeMap<SessionId, Usage>,
+            messages: &'a NativeMessages,
+            other_prompts: &'a [MessageId],
+            refused: &'a [Ask],
+            #[serde(skip_serializing_if = "Option::is_none")]
+            cause: Option<String>,
+        }
+        #[derive(Serialize)]
+        struct Ended<'a> {
+            #[serde(flatten)]
+            completion: &'a Completion,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            message: Option<String>,
+            retryable: bool,
+        }
+        let completion = &self.completion;
+        let written = Written {
+            submission: &self.submission,
+            task_id: self.task_id.as_ref(),
+            completion: Ended {
+                completion,
+                message: (!completion.is_settled()).then(|| completion.to_string()),
+                retryable: completion.is_retryable(),
+            },
+            answer: self.answer.as_deref(),
+            usage: self.usage,
+            usage_by_session: &self.usage_by_session,
+            messages: &self.messages,
+            other_prompts: &self.other_prompts,
+            refused: &self.refused,
+            cause: self.cause.as_deref().map(|cause| error_chain(cause)),
+        };
+        written.serialize(serializer)
+    }
+}
+
+impl Serialize for PromptError {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Written<'a> {
+            r#type: &'static str,
+            reason: &'static str,
+            message: String,
+            delivery: Delivery,
+            retryable: bool,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            session_id: Option<&'a SessionId>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            task_id: Option<&'a TaskId>,
+        }
+        let written = Written {
+            r#type: "notRun",
+            reason: self.name(),
+            message: error_chain(self),
+            delivery: self.delivery(),
+            retryable: self.is_retryable(),
+            session_id: self.session(),
+            task_id: self.task(),
+        };
+        written.serialize(serializer)
     }
 }

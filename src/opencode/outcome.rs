@@ -4,10 +4,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     mirror::SessionTree,
-    wire::{AssistantMessage, Message, MessageError, MessageInfo, Part, PartBody, PartTime, ToolStatus},
+    wire::{
+        AssistantMessage, FileDiff, Message, MessageError, MessageInfo, Part, PartBody, PartTime, ToolStatus,
+    },
 };
 use crate::{
-    agent::{Completion, Failure},
+    agent::{ChangeKind, Completion, Failure, FileChange},
     conversation::Usage,
     ids::{MessageId, SessionId},
 };
@@ -56,6 +58,26 @@ impl From<&MessageError> for Failure {
         failure.data = error.data.clone();
         failure
     }
+}
+
+/// What a turn did to a file.
+pub(super) fn file_change(diff: FileDiff) -> FileChange {
+    let kind = match diff.status.as_str() {
+        "added" => ChangeKind::Added,
+        // Servers that do not say have only the content before and after.
+        "modified" | "" => ChangeKind::Modified,
+        "deleted" => ChangeKind::Deleted,
+        other => ChangeKind::Other(other.to_owned()),
+    };
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a count of lines; the cast saturates"
+    )]
+    let (additions, deletions) = (diff.additions as u64, diff.deletions as u64);
+    let mut change = FileChange::new(diff.file, kind, diff.patch);
+    (change.additions, change.deletions) = (additions, deletions);
+    change
 }
 
 /// Whether a tool was not allowed to run, or its question not answered, which ends a turn. With feedback for the model it does

@@ -22,8 +22,9 @@ use super::{
 use crate::{
     agent::{
         AbortReport, AgentError, AgentErrorKind, BoxFuture, Completion, ConversationSink, Delivery, Ended,
-        Execution, Failure, IdleOutcome, ModelRef, NativeMessages, OpenSession, Phase, PreparedPrompt,
-        PromptPart, PromptSpec, Stop, StopRequest, TimeoutAction, TurnHost, Unprepared, WaitOptions,
+        Execution, Failure, FileChange, IdleOutcome, ModelRef, NativeMessages, OpenSession, Phase,
+        PreparedPrompt, PromptPart, PromptSpec, Stop, StopRequest, TimeoutAction, TurnHost, Unprepared,
+        WaitOptions,
     },
     conversation::ConvertOptions,
     directory::Directory,
@@ -268,7 +269,7 @@ impl OpenCodeSession {
         execution.answer = outcome::answer(&messages);
         execution.other_prompts = outcome::other_prompts(&messages, &prepared.text);
         execution.usage = usage;
-        execution.messages = NativeMessages::new(messages);
+        execution.messages = NativeMessages::serializable(messages);
         execution.abort = abort;
         execution.cause = cause;
         execution
@@ -373,6 +374,13 @@ impl OpenSession for OpenCodeSession {
 
     fn load(&self) -> BoxFuture<'_, Result<(), AgentError>> {
         Box::pin(async move { Ok(self.load().await?) })
+    }
+
+    fn diff<'a>(&'a self, prompt: &'a MessageId) -> BoxFuture<'a, Result<Vec<FileChange>, AgentError>> {
+        Box::pin(async move {
+            let changed = self.api().diff(&self.id, prompt).await?;
+            Ok(changed.items.into_iter().map(outcome::file_change).collect())
+        })
     }
 
     fn transcript(&self) -> BoxFuture<'_, Result<Option<CombinedTranscript>, AgentError>> {

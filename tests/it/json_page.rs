@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use opencode_conductor::{
-    ConversationBlock, ConversationEvent, RuntimeSessionData, SavedSessionData, SessionConversationState,
-    StreamEvent, reduce_to_stream,
+    Ask, Completion, ConversationBlock, ConversationEvent, Decision, FileChange, RuntimeSessionData,
+    SavedSessionData, SessionConversationState, StreamEvent, WaitOptions, reduce_to_stream,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -36,6 +36,17 @@ fn the_pages_examples_are_written_like_that() {
                 "stream" => check::<StreamEvent>(line),
                 "saved" => check::<SavedSessionData>(line),
                 "live" => check::<RuntimeSessionData>(line),
+                #[cfg(feature = "client")]
+                "submission" => check::<opencode_conductor::PromptSubmission>(line),
+                #[cfg(feature = "client")]
+                "update" => check::<opencode_conductor::Update>(line),
+                #[cfg(not(feature = "client"))]
+                "submission" | "update" => {}
+                "completion" => check::<Completion>(line),
+                "limits" => check::<WaitOptions>(line),
+                "ask" => check::<Ask>(line),
+                "decision" => check::<Decision>(line),
+                "change" => check::<FileChange>(line),
                 other => panic!("an example of {other}"),
             }
             n_examples += 1;

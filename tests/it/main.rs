@@ -74,8 +74,9 @@ mod proxy;
 #[path = "../support/real.rs"]
 mod real;
 #[cfg(feature = "test-util")]
-mod real_hostile;
+mod real_diff;
 #[cfg(feature = "test-util")]
+mod real_hostile;
 mod real_manager;
 #[cfg(feature = "test-util")]
 mod real_releases;

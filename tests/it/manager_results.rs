@@ -4,15 +4,15 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::StreamExt;
 use opencode_conductor::{
-    AttachmentError, Completion, ConversationManager, IdleOutcome, JsonAnswerError, PromptError, PromptInput,
-    SessionConversationState, TokenUsage, Update, message_signature,
-    test_util::{Fault, Flavour, Route, Script, Step},
+    AttachmentError, ChangeKind, Completion, ConversationManager, IdleOutcome, JsonAnswerError, PromptError,
+    PromptInput, SessionConversationState, SessionError, TokenUsage, Update, WaitOptions, message_signature,
+    test_util::{Fault, Flavour, Route, Script, ScriptedTool, Step},
 };
 use serde_json::{Value, json};
 
 use super::support::{
     soon,
-    stage::{Stage, WORKTREE, bash, bash_tool, gated_text, gated_tool, quick, task, texts, waits, with},
+    stage::{Stage, WORKTREE, bash, bash_tool, gated_text, gated_tool, ms, quick, task, texts, waits, with},
 };
 
 fn with_usage(mut step: Step, input: u64, output: u64) -> Step {
@@ -431,4 +431,49 @@ async fn a_run_that_dies_in_a_living_server_is_a_turn_that_failed() {
     stage.fake.restore_directory(WORKTREE);
     let result = stage.ask(&texts("said")).await.unwrap();
     assert_eq!(result.answer().as_deref(), Some("said"));
+}
+
+#[tokio::test]
+async fn a_turn_tells_which_files_it_changed() {
+    let stage = Stage::new().await;
+    let write =
+        ScriptedTool::new("write", json!({"filePath": "/project/worktree/a.txt", "content": "one\n"}));
+    let result = stage.ask(&Script::new([Step::tool(write), Step::text("done")])).await.unwrap();
+    let changes = result.diff().await.unwrap();
+    let [change] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!((change.path.as_str(), &change.kind, change.additions), ("a.txt", &ChangeKind::Added, 1));
+    assert!(change.patch.ends_with("@@ -0,0 +1,1 @@\n+one\n"), "{}", change.patch);
+    let submission = &result.submission;
+    let asked = stage.manager.diff(&submission.session_id, &submission.message_id).await.unwrap();
+    assert_eq!(asked, changes);
+
+    stage.manager.forget(&stage.session);
+    drop(stage.manager);
+    assert!(matches!(result.diff().await, Err(SessionError::Unknown { .. })), "the manager is gone");
+}
+
+#[tokio::test]
+async fn a_result_travels_as_json() {
+    let stage = Stage::new().await;
+    let result = stage.ask(&Script::new([bash("ls", "x\n"), Step::text("done")])).await.unwrap();
+    let json = serde_json::to_value(&result).unwrap();
+    assert_eq!(json["completion"], json!({"type": "settled", "retryable": false}));
+    assert_eq!(json["submission"]["sessionId"], stage.session.as_str());
+    assert_eq!((&json["answer"], &json["taskId"]), (&json!("done"), &json!("task")));
+    assert_eq!(json["messages"].as_array().unwrap().len(), result.messages.opencode().len());
+    assert_eq!(json["messages"][0]["info"]["role"], "assistant");
+    assert_eq!(json["usage"], json["usageBySession"][stage.session.as_str()]);
+    assert_eq!((&json["refused"], &json["otherPrompts"]), (&json!([]), &json!([])));
+    assert!(json.get("conversation").is_none());
+    let completion: Completion = serde_json::from_value(json["completion"].clone()).unwrap();
+    assert_eq!(completion, Completion::Settled, "what is added is no hindrance");
+
+    stage.fake.kill().await.unwrap();
+    let wait = WaitOptions::default().idle_timeout(ms(200));
+    let error = stage.send(stage.input(&texts("never")).wait(wait)).await.unwrap_err();
+    let json = serde_json::to_value(&error).unwrap();
+    assert_eq!((&json["type"], &json["reason"]), (&json!("notRun"), &json!("timedOut")));
+    assert_eq!((&json["delivery"], &json["retryable"]), (&json!(error.delivery()), &json!(true)));
+    assert_eq!((&json["sessionId"], &json["taskId"]), (&json!(stage.session), &json!("task")));
+    assert!(json["message"].as_str().unwrap().contains("refused"), "{json}");
 }

@@ -12,11 +12,11 @@ use super::{
 };
 use crate::{
     error::InvalidInput,
-    ids::{RequestId, SessionId},
+    ids::{MessageId, RequestId, SessionId},
     opencode::wire::{
-        self, ConfigInfo, CreateSession, DecodeError, Decoded, Message, PermissionReply, PermissionRequest,
-        PromptPart, PromptRequest, ProviderList, QuestionAnswer, QuestionRequest, SessionInfo, StatusMap,
-        UpdateSession,
+        self, ConfigInfo, CreateSession, DecodeError, Decoded, FileDiff, Message, PermissionReply,
+        PermissionRequest, PromptPart, PromptRequest, ProviderList, QuestionAnswer, QuestionRequest,
+        SessionInfo, StatusMap, UpdateSession,
     },
 };
 
@@ -44,6 +44,7 @@ pub(super) mod routes {
         DELETE_SESSION = Delete "/session/{sessionID}", "delete a session";
         CHILDREN = Get "/session/{sessionID}/children", "list a session's children";
         ABORT = Post "/session/{sessionID}/abort", "abort a session";
+        DIFF = Get "/session/{sessionID}/diff", "read what a turn changed";
         MESSAGES = Get "/session/{sessionID}/message", "list messages";
         PROMPT_ASYNC = Post "/session/{sessionID}/prompt_async", "submit a prompt";
         PERMISSIONS = Get "/permission", "list permission requests";
@@ -219,6 +220,16 @@ impl DirectoryClient {
     /// As [`ApiError`] says.
     pub async fn children(&self, session: &SessionId) -> Result<Decoded<SessionInfo>, ApiError> {
         self.list(routes::CHILDREN, |call| of(call, session)).await
+    }
+
+    /// Reads what the turn of a prompt has changed in files.
+    ///
+    /// The server can leave `prompt` out of the request, but recent ones then answer with an empty list.
+    ///
+    /// # Errors
+    /// As [`ApiError`] says.
+    pub async fn diff(&self, session: &SessionId, prompt: &MessageId) -> Result<Decoded<FileDiff>, ApiError> {
+        self.list(routes::DIFF, |call| of(call, session).query("messageID", prompt.as_str())).await
     }
 
     /// Lists messages of a session. Text that is being streamed is not in them yet.

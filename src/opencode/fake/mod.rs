@@ -3,6 +3,7 @@
 mod answer;
 mod clock;
 mod compaction;
+mod diff;
 mod events;
 mod faults;
 mod gates;

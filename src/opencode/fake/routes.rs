@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Fault, Route, Shared,
     answer::Answer,
-    events, input,
+    diff, events, input,
     options::Flavour,
     prompt::Fate,
     serve::Call,
@@ -377,11 +377,12 @@ impl Shared {
     fn session_detail(&self, call: &Call) -> Result<Answer, Answer> {
         let session = self.known_session(call)?;
         let world = self.world();
-        let todos = world.sessions.get(&session).map(|session| session.todos.clone());
-        match call.segments[2].as_str() {
-            "todo" => Ok(Answer::json(&todos.unwrap_or_else(|| json!([])))),
-            _ => Ok(Answer::json(&json!([]))),
-        }
+        let session = world.sessions.get(&session);
+        let detail = match call.segments[2].as_str() {
+            "todo" => session.map(|session| session.todos.clone()),
+            _ => session.zip(call.query("messageID")).map(|(session, prompt)| diff::changes(session, prompt)),
+        };
+        Ok(Answer::json(&detail.unwrap_or_else(|| json!([]))))
     }
 
     fn answer_permission(&self, call: &Call, directory: &str) -> Result<Answer, Answer> {

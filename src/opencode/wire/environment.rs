@@ -26,6 +26,12 @@ wire_struct! {
         /// The file.
         #[serde(default)]
         file: String,
+        /// The change as a unified diff; not from servers before 1.14.
+        #[serde(default)]
+        patch: String,
+        /// `added`, `modified` or `deleted`; not from servers before 1.14.
+        #[serde(default)]
+        status: String,
         /// Lines that were added.
         #[serde(default)]
         additions: f64,

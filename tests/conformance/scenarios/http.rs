@@ -1,6 +1,6 @@
 //! Answers: status codes, shapes, pages, authentication.
 
-use opencode_conductor::test_util::{Script, Step};
+use opencode_conductor::test_util::{Script, ScriptedTool, Step};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
@@ -177,4 +177,25 @@ pub(crate) async fn authentication(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     stage.prompt(&session, &Script::new([Step::text("hello")])).await;
     stage.idle(&session, 1).await;
+}
+
+/// What a turn did to files is told for its prompt, and for nothing else.
+pub(crate) async fn changed_files(stage: &mut Stage<'_>) {
+    let session = stage.session().await;
+    let file = format!("{}/fresh.txt", stage.target.directory(0));
+    let write =
+        |content: &str| Step::tool(ScriptedTool::new("write", json!({"filePath": file, "content": content})));
+    let first = stage.turn(&session, [write("one\ntwo\n"), Step::text("done")]).await;
+    let second = stage.turn(&session, [write("three\n"), Step::text("done")]).await;
+    let third = stage.turn(&session, [Step::text("nothing")]).await;
+    for (label, prompt) in [("added", &first), ("modified", &second), ("nothing", &third)] {
+        let prompt = prompt["messageID"].as_str().expect("an id");
+        let answer = stage.get(&format!("/session/{session}/diff?messageID={prompt}")).await;
+        stage.note_answer(label, &answer);
+    }
+    let answer = stage.get(&format!("/session/{session}/diff")).await;
+    stage.note_answer("without a prompt", &answer);
+    // What the tool says about itself is of no interest here.
+    stage.forget_turns();
+    note(stage, "deleted", stage.target.request(Method::DELETE, &format!("/session/{session}"))).await;
 }

@@ -32,7 +32,7 @@ macro_rules! scenarios {
 /// All scenarios, grouped by the server they need.
 pub(crate) fn all() -> Vec<(Setup, Vec<Scenario>)> {
     let plain = scenarios! {
-        http: prompt_answers session_routes message_pages unknown_routes request_routes;
+        http: prompt_answers session_routes message_pages unknown_routes request_routes changed_files;
         turns: text_turn reasoning_turn empty_answer length_finish odd_finish content_filter dropped_stream
             tool_turn parallel_tools failing_tool unknown_tool invalid_arguments stop_with_tools
             follow_up no_reply sync_message default_title busy_during_text busy_during_tool;
