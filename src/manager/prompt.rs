@@ -69,8 +69,10 @@ impl Prompt {
     /// Asks for an answer that is JSON of the given schema, and decodes it.
     ///
     /// The schema goes into the prompt in words; no agent has a reliable way of its own. An answer that cannot be
-    /// decoded as a `T` is sent back with the reason, at most `re_asks` times. Beyond that the schema is not checked: what it demands and
-    /// `T` does not, such as a range, is yours to look at.
+    /// decoded as a `T` is sent back with the reason, at most `re_asks` times. Beyond that **the schema is not checked**: what it demands and
+    /// `T` does not, such as a range, is yours to look at. With the feature `schemars` the schema can be that of `T` (`json_as`).
+    ///
+    /// What happens meanwhile can be [watched](ConversationManager::watch), as in any session.
     ///
     /// # Examples
     /// ```no_run
@@ -106,6 +108,39 @@ impl Prompt {
         re_asks: u32,
     ) -> Result<JsonAnswer<T>, JsonAnswerError> {
         json::ask(&self.manager, self.input, schema, re_asks).await
+    }
+
+    /// As [`json`](Self::json), with the schema that `T` describes.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use opencode_conductor::{ConversationManager, PromptInput, SessionId};
+    ///
+    /// #[derive(serde::Deserialize, schemars::JsonSchema)]
+    /// struct Verdict {
+    ///     /// Whether the change can be merged as it is.
+    ///     safe: bool,
+    ///     reason: String,
+    /// }
+    ///
+    /// # async fn example(manager: ConversationManager, session: SessionId) -> Result<(), Box<dyn std::error::Error>> {
+    /// let prompt = manager.prompt(PromptInput::new(session, "Is this change safe?"));
+    /// let verdict = prompt.json_as::<Verdict>(2).await?.value;
+    /// println!("{}: {}", verdict.safe, verdict.reason);
+    /// # Ok(())
+    /// # }
+    /// ```
+    /// # Errors
+    /// As for [`json`](Self::json).
+    ///
+    /// # Cancel safety
+    /// As for [`json`](Self::json).
+    #[cfg(feature = "schemars")]
+    pub async fn json_as<T: DeserializeOwned + schemars::JsonSchema>(
+        self,
+        re_asks: u32,
+    ) -> Result<JsonAnswer<T>, JsonAnswerError> {
+        self.json(&schemars::schema_for!(T).to_value(), re_asks).await
     }
 }
 

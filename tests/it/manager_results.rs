@@ -285,9 +285,25 @@ async fn an_attachment_is_a_regular_file_and_never_read_beyond_the_limit() {
 }
 
 #[derive(Debug, PartialEq, serde::Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 struct Verdict {
+    /// Whether it can be merged.
     ok: bool,
     reason: String,
+}
+
+#[cfg(feature = "schemars")]
+#[tokio::test]
+async fn the_type_of_an_answer_describes_itself() {
+    let stage = Stage::new().await;
+    answers(&stage, &[r#"{"ok": true, "reason": "tests pass"}"#]);
+    let prompt = stage.manager.prompt(PromptInput::new(stage.session.clone(), "is it fine?"));
+    let answer = soon(prompt.json_as::<Verdict>(0)).await.unwrap();
+    assert_eq!(answer.value, Verdict { ok: true, reason: "tests pass".to_owned() });
+    let asked = stage.fake.messages(stage.session.as_str())[0]["parts"].to_string();
+    for words in ["Whether it can be merged.", "boolean", "reason", "required"] {
+        assert!(asked.contains(words), "no {words:?} in {asked}");
+    }
 }
 
 fn schema() -> Value {
