@@ -186,9 +186,7 @@ impl<'a> Stage<'a> {
     pub(crate) fn gated_tool(&mut self, gate: &str) -> ScriptedTool {
         let command = self.target.gate_command(gate);
         self.record.replace(command.clone(), "<gate>");
-        let mut tool = bash(&command, "");
-        tool.result.gate = Some(gate.to_owned());
-        tool
+        bash(&command, "").gate(gate)
     }
 
     /// Waits until a tool runs.
@@ -230,7 +228,5 @@ pub(crate) fn task(description: &str, agent: &str, steps: impl IntoIterator<Item
 
 /// A step that calls these tools.
 pub(crate) fn calls(tools: impl IntoIterator<Item = ScriptedTool>) -> Step {
-    let mut step = Step::default();
-    step.tools = tools.into_iter().collect();
-    step
+    Step::tools(tools)
 }

@@ -13,9 +13,7 @@ use crate::{
     human::Human,
     matrix::{Phase, Seen, letter},
     secrets, soon,
-    stage::{
-        Stage, WORKTREE, asking_tool, create, feed, gated_text, gated_tool, ms, quick, task, texts, with,
-    },
+    stage::{Stage, WORKTREE, asking_tool, create, feed, gated_text, gated_tool, ms, quick, task, texts},
 };
 
 /// Where everything waits until the fault has struck.
@@ -217,9 +215,7 @@ impl Rig {
 fn script(phase: Phase) -> Script {
     match phase {
         Phase::BeforeSubmit | Phase::Submitting | Phase::Accepted | Phase::FinalRead => texts(ANSWER),
-        Phase::Started => {
-            Script::new([with(Step::text(ANSWER), |it| it.gate_before = Some(GATE.to_owned()))])
-        }
+        Phase::Started => Script::new([Step::text(ANSWER).gate_before(GATE)]),
         Phase::Streaming => gated_text(GATE, ANSWER),
         Phase::Tool => Script::new([Step::tool(gated_tool(GATE)), Step::text(ANSWER)]),
         Phase::Subagent => {

@@ -289,8 +289,7 @@ async fn a_killed_server_refuses_and_comes_back_with_what_was_stored() {
     let rig = Rig::start().await;
     let stream = rig.get("/event").await.unwrap();
     let session = rig.session().await;
-    let mut step = Step::text("one two three four");
-    step.gate_middle = Some("never".to_owned());
+    let step = Step::text("one two three four").gate_middle("never");
     rig.prompt(&session, [step]).await;
     rig.fake.wait_at("never").await;
     rig.fake.kill().await.unwrap();

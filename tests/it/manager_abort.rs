@@ -31,7 +31,7 @@ async fn an_abort_ends_the_turn_wherever_it_is() {
         ("tool", Script::new([Step::tool(gated_tool("gate")), Step::text("never")])),
         ("later tool", Script::new([bash("ls", "x\n"), Step::tool(gated_tool("gate"))])),
         ("child", Script::new([Step::tool(task(&gated_text("gate", "one two three")))])),
-        ("silence", Script::new([with(Step::default(), |it| it.gate_before = Some("gate".to_owned()))])),
+        ("silence", Script::new([Step::default().gate_before("gate")])),
         ("retry", Script::new([with(Step::default(), |it| it.error = Some(retrying))])),
     ];
     join_all(cases.map(|(case, script)| async move {

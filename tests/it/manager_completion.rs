@@ -92,8 +92,7 @@ fn ends() -> Vec<End> {
     };
     let unknown_tool = Step::tool(ScriptedTool::new("teleport", json!({"to": "mars"})));
     let broken_tool = Step::tool(ScriptedTool::new("bash", json!("{broken")));
-    let mut failing = bash_tool("false", "");
-    failing.result.error = Some("exit 1".to_owned());
+    let failing = bash_tool("false", "").fails("exit 1");
     let mut twice = bash("echo 1", "1\n");
     twice.tools[0].id = Some("call_same".to_owned());
     let done = || Step::text("done");

@@ -29,7 +29,7 @@ fn endless() -> Script {
 }
 
 fn silent() -> Script {
-    Script::new([with(Step::text("never"), |it| it.gate_before = Some("never".to_owned()))])
+    Script::new([Step::text("never").gate_before("never")])
 }
 
 #[tokio::test]

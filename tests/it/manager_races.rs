@@ -17,9 +17,7 @@ use tokio::{runtime::Handle, time::timeout};
 
 use super::support::{
     soon,
-    stage::{
-        Stage, WORKTREE, asking_tool, client, create, gated_text, gated_tool, ms, quick, texts, waits, with,
-    },
+    stage::{Stage, WORKTREE, asking_tool, client, create, gated_text, gated_tool, ms, quick, texts, waits},
 };
 
 const fn s(s: u64) -> Duration {
@@ -268,7 +266,7 @@ async fn a_burst_of_events_leaves_no_hole_in_a_text() {
     let stage = Stage::new().await;
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
     let texts = Arc::clone(&seen);
-    let script = Script::new([with(Step::text("start"), |it| it.words = 3000)]);
+    let script = Script::new([Step::text("start").words(3000)]);
     let input = stage.input(&script).on_message(move |message| {
         if message.info.as_assistant().is_none() {
             return;

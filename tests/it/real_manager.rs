@@ -196,7 +196,7 @@ pub(crate) fn slow_tool() -> ScriptedTool {
 }
 
 pub(crate) fn gated(gate: &str, text: &str) -> Script {
-    Script::new([with(Step::text(text), |it| it.gate_middle = Some(gate.to_owned()))])
+    Script::new([Step::text(text).gate_middle(gate)])
 }
 
 fn failing(status: u16, times: u32, retry_after_ms: &str) -> Step {
@@ -536,7 +536,7 @@ async fn silent_provider(house: &House) {
     let room = house.room("silent").await;
     room.ask("warm", &texts("warm")).await;
     let silent = [
-        ("headers", Script::new([with(Step::default(), |it| it.gate_before = Some("silent".to_owned()))])),
+        ("headers", Script::new([Step::default().gate_before("silent")])),
         ("stream", gated("silent", "one two three four")),
     ];
     for (word, script) in silent {

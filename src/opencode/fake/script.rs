@@ -6,13 +6,29 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
+
+use crate::setters::setters;
 
 /// The model's side of one prompt: the n-th model call after the prompt plays the n-th step.
 ///
 /// Past the last step the model answers with a short closing text, unless [`Script::repeat_last`] is set.
+///
+/// # Examples
+/// ```
+/// use opencode_conductor::test_util::{Script, ScriptedTool, Step};
+/// use serde_json::json;
+///
+/// let looks_around = Script::new([
+///     Step::tool(ScriptedTool::new("bash", json!({"command": "ls"})).output("Cargo.toml\n")),
+///     Step::text("There is a manifest.").reasoning("So it is Rust."),
+/// ]);
+/// let delegates = Script::new([Step::subagent("Look around", looks_around), Step::text("It is Rust.")]);
+/// assert_eq!(Script::find(&delegates.prompt("What is this?")), Some(delegates));
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
+#[must_use]
 #[non_exhaustive]
 pub struct Script {
     /// One entry per model call.
@@ -25,6 +41,7 @@ pub struct Script {
 /// One answer of the model.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
+#[must_use]
 #[non_exhaustive]
 pub struct Step {
     /// Thinking, streamed word by word before the text.
@@ -48,6 +65,9 @@ pub struct Step {
     /// The provider's usage object; default 10 prompt and 5 completion tokens.
     #[serde(skip_serializing_if = "is_default")]
     pub usage: Option<Value>,
+    /// What the step costs on the fake; default what its model's [`ModelPrice`](super::ModelPrice) makes of the usage.
+    #[serde(skip_serializing_if = "is_default")]
+    pub cost: Option<f64>,
     /// Pause between chunks in milliseconds.
     #[serde(skip_serializing_if = "is_default")]
     pub chunk_ms: u64,
@@ -89,6 +109,7 @@ pub struct ProviderError {
 /// A tool call of the model.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
+#[must_use]
 #[non_exhaustive]
 pub struct ScriptedTool {
     /// The tool's name; `task` starts a subagent whose prompt may hold a script of its own.
@@ -128,6 +149,11 @@ impl Script {
         Self { steps: steps.into_iter().collect(), repeat_last: false }
     }
 
+    /// A script of one step, which says `text`.
+    pub fn says(text: impl Into<String>) -> Self {
+        Self::new([Step::text(text)])
+    }
+
     /// The prompt text that carries this script after some words for a human reader.
     pub fn prompt(&self, words: &str) -> String {
         // Serialising plain data to a string cannot fail.
@@ -149,12 +175,48 @@ impl Step {
 
     /// A step that calls one tool.
     pub fn tool(tool: ScriptedTool) -> Self {
-        Self { tools: vec![tool], ..Self::default() }
+        Self::tools([tool])
+    }
+
+    /// A step that calls several tools at once.
+    pub fn tools(tools: impl IntoIterator<Item = ScriptedTool>) -> Self {
+        Self { tools: tools.into_iter().collect(), ..Self::default() }
+    }
+
+    /// A step that starts a subagent, which plays `script`; see [`ScriptedTool::task`].
+    pub fn subagent(description: &str, script: Script) -> Self {
+        Self::tool(ScriptedTool::task(description, script))
     }
 
     /// A step that fails with an HTTP status of the provider.
     pub fn error(status: u16) -> Self {
         Self { error: Some(ProviderError { status, ..ProviderError::default() }), ..Self::default() }
+    }
+
+    setters! {
+        /// Thinks this before it speaks.
+        reasoning(reasoning: impl Into<String>) { reasoning = reasoning.into() }
+        /// Says this many further words `w0 w1 …` after its text.
+        words(n_words: usize) { words = n_words }
+        /// Says one further chunk of this many bytes.
+        blob(n_bytes: usize) { blob = n_bytes }
+        /// Ends with this finish reason of the provider.
+        finish(reason: impl Into<String>) { finish = Some(reason.into()) }
+        /// Reports this usage object of the provider, such as
+        /// `{"prompt_tokens": 100, "completion_tokens": 30, "total_tokens": 130}`.
+        usage(usage: Value) { usage = Some(usage) }
+        /// Costs this much on the fake, whatever it used.
+        cost(dollars: f64) { cost = Some(dollars) }
+        /// Waits until the gate is opened before the model's first sign of life.
+        gate_before(gate: impl Into<String>) { gate_before = Some(gate.into()) }
+        /// Waits until the gate is opened in the middle of what the model says.
+        gate_middle(gate: impl Into<String>) { gate_middle = Some(gate.into()) }
+    }
+
+    /// Calls a tool after what it says, beside those that it calls already.
+    pub fn call(mut self, tool: ScriptedTool) -> Self {
+        self.tools.push(tool);
+        self
     }
 }
 
@@ -164,10 +226,27 @@ impl ScriptedTool {
         Self { name: name.into(), args, ..Self::default() }
     }
 
-    /// Says what the fake's tool prints.
-    #[must_use]
-    pub fn output(mut self, output: impl Into<String>) -> Self {
-        self.result.output = output.into();
+    /// A call that starts a subagent of the kind `general`, which plays `script`. What the subagent says last is the call's output.
+    pub fn task(description: &str, script: Script) -> Self {
+        let prompt = script.prompt(description);
+        let args = json!({"description": description, "prompt": prompt, "subagent_type": "general"});
+        Self::new("task", args)
+    }
+
+    setters! {
+        /// Gives the call an id of the provider's, instead of one that does not repeat.
+        id(id: impl Into<String>) { id = Some(id.into()) }
+        /// Lets the fake's tool print this.
+        output(output: impl Into<String>) { result.output = output.into() }
+        /// Lets the fake's tool fail with this message.
+        fails(message: impl Into<String>) { result.error = Some(message.into()) }
+        /// Lets the fake's tool run until the gate is opened.
+        gate(gate: impl Into<String>) { result.gate = Some(gate.into()) }
+    }
+
+    /// Lets the fake's tool ask for this permission before it runs, such as `bash` for `rm *`.
+    pub fn asks(mut self, permission: impl Into<String>, pattern: impl Into<String>) -> Self {
+        self.result.ask = Some((permission.into(), pattern.into()));
         self
     }
 }

@@ -6,8 +6,7 @@ use serde_json::json;
 use crate::stage::{Stage, bash};
 
 fn gated(gate: &str) -> Step {
-    let mut step = Step::text("one two three four");
-    step.gate_middle = Some(gate.to_owned());
+    let step = Step::text("one two three four").gate_middle(gate);
     step
 }
 
@@ -35,8 +34,7 @@ pub(crate) async fn abort_running_bash(stage: &mut Stage<'_>) {
 
 pub(crate) async fn abort_before_stream(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    let mut step = Step::text("never said");
-    step.gate_before = Some("abortbefore".to_owned());
+    let step = Step::text("never said").gate_before("abortbefore");
     stage.prompt(&session, &Script::new([step])).await;
     stage.event("session.status", &session, 2).await;
     stage.abort(&session).await;

@@ -10,8 +10,7 @@ use crate::{
 };
 
 fn gated(gate: &str) -> Step {
-    let mut step = Step::text("one two three four");
-    step.gate_middle = Some(gate.to_owned());
+    let step = Step::text("one two three four").gate_middle(gate);
     step
 }
 

@@ -6,8 +6,7 @@ use serde_json::json;
 use crate::stage::Stage;
 
 fn gated(gate: &str) -> Step {
-    let mut step = Step::text("one two three four");
-    step.gate_middle = Some(gate.to_owned());
+    let step = Step::text("one two three four").gate_middle(gate);
     step
 }
 

@@ -38,8 +38,7 @@ pub(crate) async fn events_of_one_directory(stage: &mut Stage<'_>) {
 
 pub(crate) async fn dispose_ends_stream(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    let mut step = Step::text("one two three four");
-    step.gate_middle = Some("dispose".to_owned());
+    let step = Step::text("one two three four").gate_middle("dispose");
     stage.prompt(&session, &Script::new([step])).await;
     stage.event("message.part.delta", &session, 1).await;
     let answer = stage.post("/instance/dispose", &json!({})).await;

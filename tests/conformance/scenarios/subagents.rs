@@ -57,8 +57,7 @@ pub(crate) async fn too_deep(stage: &mut Stage<'_>) {
 }
 
 fn gated(gate: &str) -> Step {
-    let mut step = Step::text("one two three four");
-    step.gate_middle = Some(gate.to_owned());
+    let step = Step::text("one two three four").gate_middle(gate);
     step
 }
 

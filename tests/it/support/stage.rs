@@ -194,26 +194,21 @@ pub(crate) fn task(script: &Script) -> ScriptedTool {
 
 /// A call that waits at a gate.
 pub(crate) fn gated_tool(gate: &str) -> ScriptedTool {
-    let mut tool = bash_tool("sleep", "slept\n");
-    tool.result.gate = Some(gate.to_owned());
-    tool
+    bash_tool("sleep", "slept\n").gate(gate)
 }
 
 /// A call that asks for permission first.
 pub(crate) fn asking_tool(command: &str) -> ScriptedTool {
-    let mut tool = bash_tool(command, "done\n");
-    tool.result.ask = Some(("bash".to_owned(), command.to_owned()));
-    tool
+    bash_tool(command, "done\n").asks("bash", command)
 }
 
 pub(crate) fn texts(text: &str) -> Script {
-    Script::new([Step::text(text)])
+    Script::says(text)
 }
 
 /// Says `text`, with a stop at a gate in the middle of it.
 pub(crate) fn gated_text(gate: &str, text: &str) -> Script {
-    let mut step = Step::text(text);
-    step.gate_middle = Some(gate.to_owned());
+    let step = Step::text(text).gate_middle(gate);
     Script::new([step])
 }
 
