@@ -44,8 +44,8 @@
 #[cfg(all(unix, feature = "claude"))]
 pub use crate::claude::fake::{ClaudeFault, ClaudeMoment, ClaudeScript, ClaudeStep, ClaudeTool, FakeClaude};
 pub use crate::opencode::fake::{
-    FakeOpenCode, FakeOptions, Fault, Flavour, Injection, Log, ModelCall, Moment, Prompt, ProviderError,
-    RecordedEvent, RecordedRequest, Route, Script, ScriptedTool, Step, ToolOutcome,
+    FakeOpenCode, FakeOptions, Fault, Flavour, Injection, Log, ModelCall, ModelPrice, Moment, Prompt,
+    ProviderError, RecordedEvent, RecordedRequest, Route, Script, ScriptedTool, Step, ToolOutcome,
 };
 pub use crate::store::tapped::{Effect, StoreCall, TappedStore};
 

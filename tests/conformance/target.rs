@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use opencode_conductor::test_util::{FakeOpenCode, FakeOptions, Step};
+use opencode_conductor::test_util::{FakeOpenCode, FakeOptions, ModelPrice, Step};
 use reqwest::{Client, Method, RequestBuilder, header::HeaderMap};
 use serde_json::{Value, json};
 
@@ -19,6 +19,8 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) struct Setup {
     pub(crate) password: Option<&'static str>,
     pub(crate) background_subagents: bool,
+    /// The model costs something.
+    pub(crate) priced: bool,
 }
 
 pub(crate) struct Target {
@@ -68,6 +70,10 @@ impl Target {
         if setup.background_subagents {
             options = options.background_subagents();
         }
+        if setup.priced {
+            let price = ModelPrice::new(3.0, 15.0).cache_read(0.3).cache_write(3.75);
+            options = options.price("mock/m", price);
+        }
         let fake = FakeOpenCode::start_with(options).await.expect("start the fake");
         Self::new(Server::Fake(fake), setup)
     }
@@ -85,6 +91,10 @@ impl Target {
         }
         if setup.background_subagents {
             options = options.env("OPENCODE_EXPERIMENTAL_BACKGROUND_SUBAGENTS", "true");
+        }
+        if setup.priced {
+            let cost = json!({"input": 3, "output": 15, "cache_read": 0.3, "cache_write": 3.75});
+            options = options.config(json!({"provider": {"mock": {"models": {"m": {"cost": cost}}}}}));
         }
         let server = RealServer::start(options).await;
         Some(Self::new(Server::Real(Box::new(server), model), setup))

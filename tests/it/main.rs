@@ -21,6 +21,8 @@ mod fake_faults;
 mod fake_flavours;
 #[cfg(feature = "test-util")]
 mod fake_load;
+#[cfg(feature = "test-util")]
+mod fake_scripts;
 mod fixtures_parity;
 mod fuzz_corpus;
 mod json_page;

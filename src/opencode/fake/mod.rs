@@ -11,6 +11,7 @@ mod input;
 mod model;
 mod options;
 mod permissions;
+mod price;
 mod process;
 mod prompt;
 mod provider;
@@ -41,6 +42,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use faults::{Fault, Injection, Route};
 pub use options::{FakeOptions, Flavour};
+pub use price::ModelPrice;
 pub use recorder::{Log, ModelCall, RecordedEvent, RecordedRequest};
 pub use script::{ProviderError, Script, ScriptedTool, Step, ToolOutcome};
 

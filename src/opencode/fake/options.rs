@@ -1,9 +1,10 @@
 //! How a fake behaves from its start; what goes wrong later is said with [`Fault`](super::Fault)s.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::{Value, json};
 
+use super::price::ModelPrice;
 use crate::setters::setters;
 
 /// Which release of the server the fake imitates.
@@ -44,6 +45,7 @@ pub struct FakeOptions {
     pub(super) directory: String,
     pub(super) agents: Vec<String>,
     pub(super) models: Vec<String>,
+    prices: BTreeMap<String, ModelPrice>,
     pub(super) context_limit: u64,
     pub(super) output_limit: u64,
     pub(super) permission: Value,
@@ -62,6 +64,7 @@ impl Default for FakeOptions {
             directory: "/fake/project".to_owned(),
             agents: owned(&["build", "explore", "general", "plan"]),
             models: owned(&["mock/m"]),
+            prices: BTreeMap::new(),
             context_limit: 100_000,
             output_limit: 10_000,
             permission: json!({}),
@@ -104,6 +107,21 @@ impl FakeOptions {
         self
     }
 
+    /// What a model, as `provider/model`, costs. By default all are free.
+    pub fn price(mut self, model: impl Into<String>, price: ModelPrice) -> Self {
+        self.prices.insert(model.into(), price);
+        self
+    }
+
+    pub(super) fn price_of(&self, model: &str) -> ModelPrice {
+        self.prices.get(model).copied().unwrap_or_default()
+    }
+
+    /// The models that have a price, as `provider/model`.
+    pub(super) fn prices(&self) -> impl Iterator<Item = (&str, &ModelPrice)> {
+        self.prices.iter().map(|(model, price)| (model.as_str(), price))
+    }
+
     /// The models' context and output limits in tokens; a step that uses more than their difference is compacted.
     /// Default: 100,000 and 10,000.
     pub fn limits(mut self, context: u64, output: u64) -> Self {
@@ -125,4 +143,9 @@ impl FakeOptions {
         self.background_subagents = true;
         self
     }
+}
+
+/// Provider and model of a name such as `mock/m`.
+pub(super) fn split_model(name: &str) -> (&str, &str) {
+    name.split_once('/').unwrap_or(("mock", name))
 }

@@ -6,6 +6,7 @@ use super::{
     Moment, Shared,
     model::{Planned, tokens, words_of},
     permissions::Refusal,
+    price::{ModelPrice, number},
     provider::Failure,
     recorder::ModelCall,
     run::Stop,
@@ -279,15 +280,19 @@ impl<'a> StepRun<'a> {
         let default_usage = json!({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15});
         let usage = (!step.drop).then(|| step.usage.as_ref().unwrap_or(&default_usage));
         let tokens = tokens(usage);
+        let cost = step.cost.unwrap_or_else(|| self.price().cost(&tokens));
         let finish = finish_reason(step);
         self.info["finish"] = finish.into();
         self.info["tokens"] = tokens.clone();
+        self.info["cost"] = number(cost);
         self.put_new_part(
             "step-finish",
-            json!({"reason": finish, "snapshot": self.shared.snapshot(), "tokens": tokens, "cost": 0}),
+            json!({
+                "reason": finish, "snapshot": self.shared.snapshot(), "tokens": tokens, "cost": number(cost),
+            }),
         );
         self.put_message();
-        self.shared.world().add_usage(self.session, &tokens);
+        self.shared.world().add_usage(self.session, &tokens, cost);
         self.has_finished_step = true;
         self.is_full = self.info["summary"] != true && self.shared.overflows(&tokens);
         if finish == "content-filter" {
@@ -296,6 +301,11 @@ impl<'a> StepRun<'a> {
                 "data": {"message": "The response was blocked by the provider's content filter"},
             });
         }
+    }
+
+    fn price(&self) -> ModelPrice {
+        let name = |field: &str| self.info[field].as_str().unwrap_or_default();
+        self.shared.options.price_of(&format!("{}/{}", name("providerID"), name("modelID")))
     }
 
     /// Gives the turn up: the first of the two idles.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Moment, Shared,
-    options::Flavour,
+    options::{Flavour, split_model},
     run::RunEnd,
     world::{Session, unknown_error},
 };
@@ -149,8 +149,7 @@ impl Shared {
     }
 
     pub(super) fn default_model(&self) -> (&str, &str) {
-        let name = self.options.models.first().map_or("mock/m", String::as_str);
-        name.split_once('/').unwrap_or(("mock", name))
+        split_model(self.options.models.first().map_or("mock/m", String::as_str))
     }
 }
 

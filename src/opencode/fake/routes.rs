@@ -10,7 +10,7 @@ use super::{
     Fault, Route, Shared,
     answer::Answer,
     diff, events, input,
-    options::Flavour,
+    options::{Flavour, split_model},
     prompt::Fate,
     serve::Call,
     world::{Message, World},
@@ -470,20 +470,33 @@ impl Shared {
         json!({
             "model": format!("{provider}/{model}"), "small_model": format!("{provider}/{model}"),
             "autoupdate": false, "share": "disabled", "permission": self.options.permission,
+            "provider": self.priced_models(),
         })
+    }
+
+    /// The models with a price, as they are configured.
+    fn priced_models(&self) -> Value {
+        let mut providers = json!({});
+        for (name, price) in self.options.prices() {
+            let (provider, model) = split_model(name);
+            providers[provider]["models"][model]["cost"] = price.configured();
+        }
+        providers
     }
 
     fn providers(&self) -> Value {
         let mut providers: Map<String, Value> = Map::new();
         let mut defaults = Map::new();
         for name in &self.options.models {
-            let (provider, model) = name.split_once('/').unwrap_or(("mock", name));
+            let (provider, model) = split_model(name);
             let entry = providers.entry(provider).or_insert_with(|| {
                 json!({"id": provider, "name": provider, "source": "config", "env": [], "options": {}, "models": {}})
             });
             let limit = json!({"context": self.options.context_limit, "output": self.options.output_limit});
-            entry["models"][model] =
-                json!({"id": model, "providerID": provider, "name": model, "limit": limit});
+            let cost = self.options.price_of(name).listed();
+            entry["models"][model] = json!({
+                "id": model, "providerID": provider, "name": model, "limit": limit, "cost": cost,
+            });
             defaults.entry(provider).or_insert_with(|| model.into());
         }
         json!({"providers": providers.into_iter().map(|(_, provider)| provider).collect::<Vec<_>>(), "default": defaults})

@@ -15,6 +15,7 @@ use super::{
     clock::Clock,
     events::{Bus, Event, GlobalEvent, Signal, frame},
     options::{FakeOptions, Flavour},
+    price::number,
     recorder::{RecordedEvent, Recorder},
     run::Runner,
 };
@@ -391,11 +392,12 @@ impl World {
     }
 
     /// Adds what a step used to its session's account.
-    pub(super) fn add_usage(&mut self, session: &str, tokens: &Value) {
-        let Some(total) = self.sessions.get_mut(session).and_then(|session| session.info.get_mut("tokens"))
-        else {
-            return;
-        };
+    pub(super) fn add_usage(&mut self, session: &str, tokens: &Value, cost: f64) {
+        let Some(session) = self.sessions.get_mut(session) else { return };
+        if let Some(total) = session.info.get_mut("cost") {
+            *total = number(total.as_f64().unwrap_or(0.0) + cost);
+        }
+        let Some(total) = session.info.get_mut("tokens") else { return };
         let add = |total: &mut Value, used: &Value| {
             *total = (total.as_u64().unwrap_or(0) + used.as_u64().unwrap_or(0)).into();
         };

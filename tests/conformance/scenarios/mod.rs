@@ -62,9 +62,13 @@ pub(crate) fn all() -> Vec<(Setup, Vec<Scenario>)> {
     let background = scenarios! {
         subagents: background_subagent abort_with_background_subagent;
     };
+    let priced = scenarios! {
+        turns: priced_turn;
+    };
     vec![
         (Setup::default(), plain),
         (Setup { password: Some("secret"), ..Setup::default() }, secret),
         (Setup { background_subagents: true, ..Setup::default() }, background),
+        (Setup { priced: true, ..Setup::default() }, priced),
     ]
 }

@@ -1,9 +1,9 @@
 //! Turns that go as they should, or nearly.
 
 use opencode_conductor::test_util::{Script, ScriptedTool, Step};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::stage::{Stage, bash, calls};
+use crate::stage::{Stage, bash, calls, task};
 
 fn with(mut step: Step, change: impl FnOnce(&mut Step)) -> Step {
     change(&mut step);
@@ -17,17 +17,37 @@ pub(crate) async fn text_turn(stage: &mut Stage<'_>) {
 
 pub(crate) async fn reasoning_turn(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    let usage = json!({
-        "prompt_tokens": 100, "completion_tokens": 30, "total_tokens": 130,
-        "prompt_tokens_details": {"cached_tokens": 40}, "completion_tokens_details": {"reasoning_tokens": 10},
-    });
-    let step = with(Step::text("the answer"), |step| {
-        step.reasoning = String::from("let me think");
-        step.words = 3;
-        step.blob = 10;
-        step.usage = Some(usage);
-    });
+    let step =
+        Step::text("the answer").reasoning("let me think").words(3).blob(10).usage(usage(100, 40, 30, 10));
     stage.turn(&session, [step]).await;
+}
+
+/// A turn of three steps and a subagent, each with its price; the numbers are such that floats would not add up.
+pub(crate) async fn priced_turn(stage: &mut Stage<'_>) {
+    let providers = stage.get("/config/providers").await.json();
+    let mock = providers["providers"].as_array().into_iter().flatten().find(|found| found["id"] == "mock");
+    stage.note("listed", mock.map(|mock| mock["models"]["m"]["cost"].clone()).unwrap_or_default());
+    let config = stage.get("/config").await.json();
+    stage.note("configured", config["provider"]["mock"]["models"]["m"]["cost"].clone());
+    let session = stage.session().await;
+    let child = [Step::text("found it").usage(usage(77, 7, 3, 1))];
+    let steps = [
+        calls([bash("echo hi", "hi\n")]).usage(usage(100, 40, 30, 10)),
+        calls([task("look", "general", child)]).usage(usage(33_333, 0, 891, 0)),
+        Step::text("done").usage(usage(3, 0, 1, 0)),
+    ];
+    stage.turn(&session, steps).await;
+    let info = stage.get(&format!("/session/{session}")).await.json();
+    stage.note("session", json!({"cost": info["cost"], "tokens": info["tokens"]}));
+}
+
+/// The provider's usage object.
+fn usage(prompt: u64, cached: u64, completion: u64, reasoning: u64) -> Value {
+    json!({
+        "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
+    })
 }
 
 pub(crate) async fn empty_answer(stage: &mut Stage<'_>) {
@@ -49,7 +69,7 @@ pub(crate) async fn content_filter(stage: &mut Stage<'_>) {
 
 async fn finish(stage: &mut Stage<'_>, reason: &str) {
     let session = stage.session().await;
-    let step = with(Step::text("some words"), |step| step.finish = Some(reason.to_owned()));
+    let step = Step::text("some words").finish(reason);
     stage.turn(&session, [step, Step::text("second")]).await;
 }
 
@@ -76,8 +96,7 @@ pub(crate) async fn parallel_tools(stage: &mut Stage<'_>) {
 pub(crate) async fn failing_tool(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     let path = format!("{}/none.txt", stage.target.directory(0));
-    let mut read = ScriptedTool::new("read", json!({"filePath": path}));
-    read.result.error = Some(format!("File not found: {path}"));
+    let read = ScriptedTool::new("read", json!({"filePath": path})).fails(format!("File not found: {path}"));
     stage.turn(&session, [Step::tool(read), Step::text("done")]).await;
 }
 
@@ -162,7 +181,7 @@ pub(crate) async fn default_title(stage: &mut Stage<'_>) {
 
 pub(crate) async fn busy_during_text(stage: &mut Stage<'_>) {
     let session = stage.session().await;
-    let first = with(Step::text("one two three four"), |step| step.gate_middle = Some("busytext".to_owned()));
+    let first = Step::text("one two three four").gate_middle("busytext");
     stage.prompt(&session, &Script::new([first])).await;
     stage.event("message.part.delta", &session, 1).await;
     let status = stage.status_of(&session).await;
