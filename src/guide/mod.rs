@@ -7,10 +7,11 @@
 //! 5. [Restart](restart): what happens to prompts when your process ends, and how the next one goes on.
 //! 6. [Sessions](sessions): a session as one handle, what is saved of it, and how it is found again.
 //! 7. [Testing with the fake](testing): your runner's tests without a server, a model or a network.
-//! 8. [Operating it](operating): logs, figures, tuning, and what to do when something is wrong.
-//! 9. [Other agents](agents): how to put another program behind the manager.
-//! 10. [Claude Code's transcripts](claude_transcripts): its streams and files as conversations, and what of them is equal.
-//! 11. [Coming from TypeScript](typescript): the calls and hooks of the original, and what is different on purpose.
+//! 8. [Mocking the server](mocking): what a turn calls, for tests that have a mock server of their own.
+//! 9. [Operating it](operating): logs, figures, tuning, and what to do when something is wrong.
+//! 10. [Other agents](agents): how to put another program behind the manager.
+//! 11. [Claude Code's transcripts](claude_transcripts): its streams and files as conversations, and what of them is equal.
+//! 12. [Coming from TypeScript](typescript): the calls and hooks of the original, and what is different on purpose.
 //!
 //! There is no code here. The code in these pages is compiled with the tests.
 
@@ -41,6 +42,11 @@ pub mod sessions {
 pub mod testing {
     #![cfg_attr(feature = "test-util", doc = include_str!("testing.md"))]
     #![cfg_attr(not(feature = "test-util"), doc = "Switch on the feature `test-util` to see this page.")]
+}
+
+pub mod mocking {
+    #![cfg_attr(feature = "client", doc = include_str!("mocking.md"))]
+    #![cfg_attr(not(feature = "client"), doc = "Switch on the feature `client` to see this page.")]
 }
 
 pub mod operating {

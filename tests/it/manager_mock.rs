@@ -107,6 +107,77 @@ async fn four_routes_make_a_server() {
     }
 }
 
+/// A request of the guide's page on mocking: what it says that the least answer is, and what happens without one.
+struct PageRoute {
+    verb: String,
+    path: String,
+    answer: Value,
+    /// The variant of the error without it; `None` if the turn settles all the same.
+    error_without: Option<String>,
+}
+
+fn page_routes() -> Vec<PageRoute> {
+    let page = include_str!("../../src/guide/mocking.md");
+    let sections = page.split("\n## `").skip(1);
+    let route = |section: &str| {
+        let (route, text) = section.split_once("`\n").unwrap();
+        let (verb, path) = route.split_once(' ').unwrap();
+        let (_, code) = text.split_once("```json\n").unwrap();
+        let json = code.split("```").next().unwrap().replace("PROMPT", "PROMPT1");
+        let answer = if json.is_empty() { Value::Null } else { serde_json::from_str(&json).unwrap() };
+        let variant = |rest: &str| rest.split("::").nth(1).unwrap().split('`').next().unwrap().to_owned();
+        let error_without = text.split_once("**fails** with").map(|(_, rest)| variant(rest));
+        assert!(
+            error_without.is_some() != text.contains("**settles**"),
+            "{route}: the page says one of them"
+        );
+        PageRoute { verb: verb.to_owned(), path: path.to_owned(), answer, error_without }
+    };
+    sections.map(route).collect()
+}
+
+#[tokio::test]
+async fn the_page_on_mocking_names_what_a_turn_needs() {
+    let routes = page_routes();
+    let ends = join_all((0..=routes.len()).map(|missing| {
+        let routes = &routes;
+        async move {
+            let mock = OpenCodeMock::start().await;
+            mock.mock_no_other_route().await;
+            for (_, route) in routes.iter().enumerate().filter(|(index, _)| *index != missing) {
+                mock.mock_route(&route.verb, &route.path, route.answer.clone()).await;
+            }
+            let limits = WaitOptions::default().start_timeout(Duration::from_millis(500));
+            let manager = mock.manager().wait(limits).unwrap().build();
+            let end = match create(&manager).await {
+                Ok(_) => ask(&manager).await.map_err(|error| format!("{error:?}")),
+                Err(error) => Err(format!("{error:?}")),
+            };
+            (missing, end, mock.asked().await)
+        }
+    }))
+    .await;
+    for (missing, end, asked) in ends {
+        let Some(route) = routes.get(missing) else {
+            assert_eq!(end.unwrap().answer().as_deref(), Some("4"), "with all of them");
+            // Each is asked for in a turn whose stream ends, so that none is there for nothing.
+            let unasked = |route: &&PageRoute| !asked.contains(&format!("{} {}", route.verb, route.path));
+            let unasked: Vec<&str> = routes.iter().filter(unasked).map(|route| route.path.as_str()).collect();
+            assert!(unasked.is_empty(), "not asked for: {unasked:?}");
+            continue;
+        };
+        match (&route.error_without, &end) {
+            (None, Ok(result)) => {
+                assert_eq!(result.completion, Completion::Settled, "without {}", route.path)
+            }
+            (Some(variant), Err(error)) => {
+                assert!(error.starts_with(variant.as_str()), "without {}: {error}", route.path);
+            }
+            (None, Err(_)) | (Some(_), Ok(_)) => panic!("without {}: {end:?}", route.path),
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_prompt_that_is_refused_was_not_run() {
     for status in [400, 404] {

@@ -172,6 +172,22 @@ impl OpenCodeMock {
         self.acknowledge(&format!("/session/{SESSION}/abort")).await;
     }
 
+    /// Any route, with an answer that may name prompts: as a stream of one event, as the answer to a prompt, or as JSON.
+    pub(crate) async fn mock_route(&self, verb: &str, route: &str, answer: Value) {
+        match (verb, answer) {
+            ("GET", event) if route == "/event" => self.mock_events([event]).await,
+            ("GET", answer) => self.in_turn(route, [answer]).await,
+            (_, Value::Null) => self.mock_prompt_async(204).await,
+            (_, answer) => self.post(route, ok(answer)).await,
+        }
+    }
+
+    /// The requests that came in, such as `GET /event`, without their queries.
+    pub(crate) async fn asked(&self) -> Vec<String> {
+        let requests = self.server.received_requests().await.unwrap();
+        requests.iter().map(|request| format!("{} {}", request.method, request.url.path())).collect()
+    }
+
     /// Nothing for what is not mocked later: no page, and no list of children.
     pub(crate) async fn mock_no_other_route(&self) {
         self.server.reset().await;
