@@ -30,7 +30,7 @@ async fn a_turn_costs_what_its_steps_and_its_subagents_cost() {
     let stage = Stage::of(quick().price("mock/m", price)).await;
     let child = Script::new([Step::text("found").usage(usage(1000, 100))]);
     let script =
-        Script::new([Step::subagent("Look", child).usage(usage(2000, 10)), Step::text("done").cost(0.25)]);
+        Script::new([Step::subagent("Look", &child).usage(usage(2000, 10)), Step::text("done").cost(0.25)]);
     let result = stage.ask(&script).await.unwrap().settled().unwrap();
     let of = |is_root: bool| {
         let mine =

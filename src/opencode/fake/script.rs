@@ -23,7 +23,7 @@ use crate::setters::setters;
 ///     Step::tool(ScriptedTool::new("bash", json!({"command": "ls"})).output("Cargo.toml\n")),
 ///     Step::text("There is a manifest.").reasoning("So it is Rust."),
 /// ]);
-/// let delegates = Script::new([Step::subagent("Look around", looks_around), Step::text("It is Rust.")]);
+/// let delegates = Script::new([Step::subagent("Look around", &looks_around), Step::text("It is Rust.")]);
 /// assert_eq!(Script::find(&delegates.prompt("What is this?")), Some(delegates));
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -184,7 +184,7 @@ impl Step {
     }
 
     /// A step that starts a subagent, which plays `script`; see [`ScriptedTool::task`].
-    pub fn subagent(description: &str, script: Script) -> Self {
+    pub fn subagent(description: &str, script: &Script) -> Self {
         Self::tool(ScriptedTool::task(description, script))
     }
 
@@ -227,7 +227,7 @@ impl ScriptedTool {
     }
 
     /// A call that starts a subagent of the kind `general`, which plays `script`. What the subagent says last is the call's output.
-    pub fn task(description: &str, script: Script) -> Self {
+    pub fn task(description: &str, script: &Script) -> Self {
         let prompt = script.prompt(description);
         let args = json!({"description": description, "prompt": prompt, "subagent_type": "general"});
         Self::new("task", args)

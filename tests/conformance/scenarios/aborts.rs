@@ -6,8 +6,7 @@ use serde_json::json;
 use crate::stage::{Stage, bash};
 
 fn gated(gate: &str) -> Step {
-    let step = Step::text("one two three four").gate_middle(gate);
-    step
+    Step::text("one two three four").gate_middle(gate)
 }
 
 pub(crate) async fn abort_while_streaming(stage: &mut Stage<'_>) {

@@ -10,8 +10,7 @@ use crate::{
 };
 
 fn gated(gate: &str) -> Step {
-    let step = Step::text("one two three four").gate_middle(gate);
-    step
+    Step::text("one two three four").gate_middle(gate)
 }
 
 pub(crate) async fn delete_session(stage: &mut Stage<'_>) {

@@ -6,8 +6,7 @@ use serde_json::json;
 use crate::stage::Stage;
 
 fn gated(gate: &str) -> Step {
-    let step = Step::text("one two three four").gate_middle(gate);
-    step
+    Step::text("one two three four").gate_middle(gate)
 }
 
 pub(crate) async fn repost_while_running(stage: &mut Stage<'_>) {

@@ -57,8 +57,7 @@ pub(crate) async fn too_deep(stage: &mut Stage<'_>) {
 }
 
 fn gated(gate: &str) -> Step {
-    let step = Step::text("one two three four").gate_middle(gate);
-    step
+    Step::text("one two three four").gate_middle(gate)
 }
 
 /// Prompts for a subagent that is held in the middle of its answer; returns the child's session.
