@@ -72,7 +72,8 @@ pub use opencode::client::{
 pub use opencode::mirror::{Observed, SessionTree, Snapshot, message_signature};
 #[cfg(feature = "client")]
 pub use opencode::server::{
-    LaunchError, LaunchOptions, OpenCodeServer, RestartPolicy, ServerExit, ServerState,
+    LaunchError, LaunchOptions, OpenCodeServer, PoolOptions, PoolStatistics, RestartPolicy,
+    ServerEnvironment, ServerExit, ServerLease, ServerPool, ServerState,
 };
 pub use opencode::wire;
 #[cfg(feature = "client")]

@@ -87,6 +87,8 @@ mod real_servers;
 #[cfg(feature = "client")]
 mod server_fake;
 #[cfg(feature = "client")]
+mod server_pool;
+#[cfg(feature = "client")]
 mod server_real;
 mod session_data;
 mod stream_view;

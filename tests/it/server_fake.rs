@@ -19,7 +19,7 @@ use wiremock::{
 use crate::support::{live::LiveServer, soon};
 
 /// A directory with a script named `serve`: what `/bin/sh serve --hostname …` runs.
-fn fake(script: &str) -> (TempDir, LaunchOptions) {
+pub(crate) fn fake(script: &str) -> (TempDir, LaunchOptions) {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("serve"), script).unwrap();
     let options = LaunchOptions::new()
@@ -31,7 +31,7 @@ fn fake(script: &str) -> (TempDir, LaunchOptions) {
 }
 
 /// Announces the address in the file `url`, leaves a tool running, and waits for ever.
-const SERVE: &str = r#"
+pub(crate) const SERVE: &str = r#"
     echo "$*" > "$FAKE_DIR/args"
     echo "$PWD|$OPENCODE_SERVER_USERNAME|$OPENCODE_SERVER_PASSWORD|$OPENCODE_CONFIG_CONTENT" > "$FAKE_DIR/env"
     sleep 1000 &
@@ -41,7 +41,7 @@ const SERVE: &str = r#"
     wait
 "#;
 
-async fn healthy() -> MockServer {
+pub(crate) async fn healthy() -> MockServer {
     let server = MockServer::start().await;
     Mock::given(path("/global/health"))
         .and(header("authorization", "Basic b3BlbmNvZGU6Z2VoZWlt"))
@@ -52,19 +52,19 @@ async fn healthy() -> MockServer {
 }
 
 /// The processes that the script has started so far.
-fn pids(directory: &Path) -> Vec<u32> {
+pub(crate) fn pids(directory: &Path) -> Vec<u32> {
     let text = fs::read_to_string(directory.join("pids")).unwrap();
     text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
 /// Whether a process runs; one that only waits to be buried does not.
-fn is_alive(pid: u32) -> bool {
+pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(PathBuf::from(format!("/proc/{pid}/stat"))).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 /// Waits until all are gone: they have been killed when this is called, but dying takes a moment.
-async fn all_dead(pids: &[u32]) {
+pub(crate) async fn all_dead(pids: &[u32]) {
     soon(async {
         while pids.iter().copied().any(is_alive) {
             tokio::time::sleep(Duration::from_millis(2)).await;

@@ -20,10 +20,12 @@ use crate::{
 };
 
 mod options;
+mod pool;
 mod process;
 mod secrets;
 
 pub use options::{LaunchOptions, RestartPolicy};
+pub use pool::{PoolOptions, PoolStatistics, ServerEnvironment, ServerLease, ServerPool};
 
 use process::Process;
 use secrets::HidePassword;
@@ -140,6 +142,9 @@ pub enum LaunchError {
         "the server says that it listens elsewhere than on the loopback address and port that it was told"
     )]
     Elsewhere,
+    /// The pool that was asked for a server has been shut down.
+    #[error("the pool of servers is shut down")]
+    ShutDown,
     /// The process answers, but not as it should.
     #[error("the server refuses the client")]
     Refused(#[source] ApiError),
@@ -239,6 +244,11 @@ impl OpenCodeServer {
     /// # Cancel safety
     /// Dropping the call kills the server at once.
     pub async fn shutdown(self) -> Arc<ServerExit> {
+        self.end().await
+    }
+
+    /// Ends the server for all who share it.
+    async fn end(&self) -> Arc<ServerExit> {
         self.client.shutdown().await;
         self.cancel.cancel();
         self.tasks.close();

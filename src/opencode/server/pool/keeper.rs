@@ -1,0 +1,322 @@
+//! The one task that owns a pool's servers.
+//!
+//! It takes one request, or one change of a server, after the other, and then serves those who wait. Everything that takes time is a
+//! future of its own among the `changes`, which the task itself polls: when the task is gone, so are they, and the processes with them.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use futures_util::{
+    FutureExt, StreamExt,
+    future::{BoxFuture, join_all},
+    stream::FuturesUnordered,
+};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{PoolOptions, PoolStatistics, ServerEnvironment, ServerLease};
+use crate::opencode::server::{LaunchError, OpenCodeServer, ServerState};
+
+/// What a pool's handles and leases ask for.
+pub(super) enum Request {
+    Get { environment: ServerEnvironment, reply: Reply },
+    Release { place: u64 },
+    GaveUp,
+}
+
+type Reply = oneshot::Sender<Result<ServerLease, LaunchError>>;
+
+/// What became of a server.
+enum Change {
+    Launched { place: u64, result: Box<Result<OpenCodeServer, LaunchError>> },
+    Exited { place: u64 },
+    Ended { place: u64 },
+}
+
+pub(super) struct Keeper {
+    options: PoolOptions,
+    /// Not more than the options allow.
+    places: Vec<Place>,
+    next_place: u64,
+    /// In the order in which they came.
+    waiting: VecDeque<Waiting>,
+    changes: FuturesUnordered<BoxFuture<'static, Change>>,
+    requests: mpsc::UnboundedReceiver<Request>,
+    /// For leases.
+    sender: mpsc::UnboundedSender<Request>,
+    totals: PoolStatistics,
+    publish: watch::Sender<PoolStatistics>,
+}
+
+struct Waiting {
+    environment: ServerEnvironment,
+    reply: Reply,
+}
+
+/// A server, from its start to its end.
+struct Place {
+    id: u64,
+    environment: ServerEnvironment,
+    state: State,
+}
+
+enum State {
+    /// Left when it answers; the place goes if it cannot be started.
+    Starting,
+    /// Left when it has no leases and its time is up or its place is wanted; the place goes if the server dies.
+    Running { server: Arc<OpenCodeServer>, leases: usize, idle_since: Instant },
+    /// The place goes when the server has gone.
+    Ending(Arc<OpenCodeServer>),
+}
+
+impl Keeper {
+    pub(super) fn new(
+        options: PoolOptions,
+        sender: mpsc::UnboundedSender<Request>,
+        requests: mpsc::UnboundedReceiver<Request>,
+        publish: watch::Sender<PoolStatistics>,
+    ) -> Self {
+        Self {
+            options,
+            places: Vec::new(),
+            next_place: 0,
+            waiting: VecDeque::new(),
+            changes: FuturesUnordered::new(),
+            requests,
+            sender,
+            totals: PoolStatistics::default(),
+            publish,
+        }
+    }
+
+    pub(super) async fn run(mut self, shutdown: CancellationToken) {
+        loop {
+            self.serve();
+            self.end_what_is_idle_for_too_long();
+            self.publish();
+            let idle_end = self.next_idle_end();
+            let idle_end = async {
+                match idle_end {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                Some(request) = self.requests.recv() => self.take(request),
+                Some(change) = self.changes.next() => self.apply(change),
+                () = idle_end => {}
+            }
+        }
+        self.end_all().await;
+    }
+
+    fn take(&mut self, request: Request) {
+        match request {
+            Request::Get { environment, reply } => self.waiting.push_back(Waiting { environment, reply }),
+            Request::Release { place } => {
+                if let Some(Place { state: State::Running { leases, idle_since, .. }, .. }) =
+                    self.place(place)
+                {
+                    *leases -= 1;
+                    *idle_since = Instant::now();
+                }
+            }
+            Request::GaveUp => {}
+        }
+    }
+
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Launched { place, result } => match *result {
+                Ok(server) => self.launched(place, Arc::new(server)),
+                Err(error) => self.failed(place, error),
+            },
+            Change::Exited { place } => {
+                if let Some(Place { state: State::Running { .. }, .. }) = self.place(place) {
+                    self.totals.died += 1;
+                    self.remove(place);
+                }
+            }
+            Change::Ended { place } => {
+                self.remove(place);
+            }
+        }
+    }
+
+    fn launched(&mut self, id: u64, server: Arc<OpenCodeServer>) {
+        self.totals.launched += 1;
+        let watched = Arc::clone(&server);
+        let exited = async move {
+            watched.exited().await;
+            Change::Exited { place: id }
+        };
+        self.changes.push(exited.boxed());
+        if let Some(place) = self.place(id) {
+            place.state = State::Running { server, leases: 0, idle_since: Instant::now() };
+        }
+    }
+
+    /// The one who has waited longest for the server gets the error; the others are served anew.
+    fn failed(&mut self, id: u64, error: LaunchError) {
+        self.totals.failed += 1;
+        let Some(place) = self.remove(id) else { return };
+        let is_for_it =
+            |waiting: &Waiting| waiting.environment == place.environment && !waiting.reply.is_closed();
+        if let Some(index) = self.waiting.iter().position(is_for_it)
+            && let Some(waiting) = self.waiting.remove(index)
+        {
+            // The call may have been dropped in this moment.
+            drop(waiting.reply.send(Err(error)));
+        }
+    }
+
+    /// Gives a server to each who waits, in order, as far as there are servers and places.
+    fn serve(&mut self) {
+        self.waiting.retain(|waiting| !waiting.reply.is_closed());
+        let mut index = 0;
+        while let Some(Waiting { environment, .. }) = self.waiting.get(index) {
+            let is_for_it =
+                |place: &Place| place.environment == *environment && !matches!(place.state, State::Ending(_));
+            let Some(place) = self.places.iter().position(is_for_it) else {
+                if self.places.len() >= self.options.max_servers {
+                    self.make_room();
+                    // Those behind wait too, even for a server that runs: else its users could keep this one out for ever.
+                    return;
+                }
+                // Servers with the same HOME share a database, and two that set it up at once both fail. So they start one at a time.
+                if !self.places.iter().any(|place| matches!(place.state, State::Starting)) {
+                    self.start(environment.clone());
+                }
+                index += 1;
+                continue;
+            };
+            match self.places[place].lease(&self.sender) {
+                Some(lease) => {
+                    if let Some(waiting) = self.waiting.remove(index) {
+                        // A lease that is not wanted any more is dropped, and so released.
+                        drop(waiting.reply.send(Ok(lease)));
+                    }
+                }
+                None => index += 1,
+            }
+        }
+    }
+
+    fn start(&mut self, environment: ServerEnvironment) {
+        let id = self.next_place;
+        self.next_place += 1;
+        let launch = OpenCodeServer::launch(environment.launch_options(&self.options.base));
+        let launch = launch.map(move |result| Change::Launched { place: id, result: Box::new(result) });
+        self.changes.push(launch.boxed());
+        self.places.push(Place { id, environment, state: State::Starting });
+    }
+
+    /// Ends the server that is idle for longest, unless one is being ended already.
+    fn make_room(&mut self) {
+        if self.places.iter().any(|place| matches!(place.state, State::Ending(_))) {
+            return;
+        }
+        let idle = self.places.iter().filter_map(|place| Some((place.idle_since()?, place.id)));
+        if let Some((_, id)) = idle.min() {
+            self.end(id);
+        }
+    }
+
+    fn end(&mut self, id: u64) {
+        let Some(place) = self.place(id) else { return };
+        if let State::Running { server, .. } = &place.state {
+            let server = Arc::clone(server);
+            place.state = State::Ending(Arc::clone(&server));
+            let ended = async move {
+                server.end().await;
+                Change::Ended { place: id }
+            };
+            self.changes.push(ended.boxed());
+        }
+    }
+
+    fn end_what_is_idle_for_too_long(&mut self) {
+        let now = Instant::now();
+        let limit = self.options.idle_shutdown;
+        let is_over = |place: &&Place| {
+            place.idle_since().is_some_and(|since| now.saturating_duration_since(since) >= limit)
+        };
+        let over: Vec<u64> = self.places.iter().filter(is_over).map(|place| place.id).collect();
+        for id in over {
+            self.end(id);
+        }
+    }
+
+    /// When the next server has been idle for too long.
+    fn next_idle_end(&self) -> Option<Instant> {
+        let first = self.places.iter().filter_map(Place::idle_since).min()?;
+        // A limit that is too long for the clock is none.
+        first.checked_add(self.options.idle_shutdown)
+    }
+
+    /// Refuses those who wait, and ends all servers at once.
+    async fn end_all(mut self) {
+        self.requests.close();
+        while let Ok(request) = self.requests.try_recv() {
+            self.take(request);
+        }
+        for waiting in self.waiting.drain(..) {
+            drop(waiting.reply.send(Err(LaunchError::ShutDown)));
+        }
+        // Kills what is being started.
+        self.changes.clear();
+        let servers = self.places.drain(..).filter_map(|place| match place.state {
+            State::Starting => None,
+            State::Running { server, .. } | State::Ending(server) => Some(server),
+        });
+        join_all(servers.map(|server| async move { server.end().await })).await;
+        self.publish();
+    }
+
+    fn publish(&self) {
+        let mut now = PoolStatistics { waiting: self.waiting.len(), ..self.totals };
+        for place in &self.places {
+            let count = match &place.state {
+                State::Starting => &mut now.starting,
+                State::Running { leases: 0, .. } => &mut now.idle,
+                State::Running { .. } => &mut now.in_use,
+                State::Ending(_) => &mut now.ending,
+            };
+            *count += 1;
+        }
+        self.publish.send_if_modified(|told| std::mem::replace(told, now) != now);
+    }
+
+    fn place(&mut self, id: u64) -> Option<&mut Place> {
+        self.places.iter_mut().find(|place| place.id == id)
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Place> {
+        let index = self.places.iter().position(|place| place.id == id)?;
+        Some(self.places.remove(index))
+    }
+}
+
+impl Place {
+    /// The use of the server, if it runs. One that has died is replaced when that is noticed, which is soon.
+    fn lease(&mut self, requests: &mpsc::UnboundedSender<Request>) -> Option<ServerLease> {
+        match &mut self.state {
+            State::Running { server, leases, .. } if !matches!(server.state(), ServerState::Exited(_)) => {
+                *leases += 1;
+                Some(ServerLease { server: Arc::clone(server), place: self.id, requests: requests.clone() })
+            }
+            State::Starting | State::Running { .. } | State::Ending(_) => None,
+        }
+    }
+
+    /// Since when the server runs without a lease.
+    fn idle_since(&self) -> Option<Instant> {
+        match &self.state {
+            State::Running { leases: 0, idle_since, .. } => Some(*idle_since),
+            State::Starting | State::Running { .. } | State::Ending(_) => None,
+        }
+    }
+}
