@@ -168,7 +168,7 @@ async fn the_page_on_mocking_names_what_a_turn_needs() {
         };
         match (&route.error_without, &end) {
             (None, Ok(result)) => {
-                assert_eq!(result.completion, Completion::Settled, "without {}", route.path)
+                assert_eq!(result.completion, Completion::Settled, "without {}", route.path);
             }
             (Some(variant), Err(error)) => {
                 assert!(error.starts_with(variant.as_str()), "without {}: {error}", route.path);

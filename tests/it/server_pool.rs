@@ -52,6 +52,18 @@ async fn get(pool: &ServerPool, name: &str) -> ServerLease {
     soon(pool.get(named(name))).await.unwrap()
 }
 
+/// Lets a call take its place as the n-th in line.
+async fn stands_in_line(
+    pool: &ServerPool,
+    call: &mut (impl Future<Output = Result<ServerLease, LaunchError>> + Unpin),
+    n_waiting: usize,
+) {
+    tokio::select! {
+        _ = call => panic!("there is no place"),
+        _ = soon(pool.wait_for(|now| now.waiting == n_waiting)) => {}
+    }
+}
+
 #[tokio::test]
 async fn who_asks_for_the_same_gets_the_same_server() {
     let ground = Ground::new().await;
@@ -82,18 +94,13 @@ async fn at_the_limit_requests_are_served_in_order() {
     let ground = Ground::new().await;
     let pool = ground.pool(1);
     let first = get(&pool, "a").await;
-    let request = |name: &'static str, n_waiting: usize| {
-        let (pool, watched) = (pool.clone(), pool.clone());
-        let task = tokio::task::spawn(async move { get(&pool, name).await });
-        async move {
-            soon(watched.wait_for(|now| now.waiting == n_waiting)).await;
-            task
-        }
-    };
-    let second = request("b", 1).await;
-    let third = request("c", 2).await;
+    let mut second = Box::pin(pool.get(named("b")));
+    stands_in_line(&pool, &mut second, 1).await;
+    let mut third = Box::pin(pool.get(named("c")));
+    stands_in_line(&pool, &mut third, 2).await;
     // Its server runs, but the two before it would wait for ever if the server were always in use.
-    let fourth = request("a", 3).await;
+    let mut fourth = Box::pin(pool.get(named("a")));
+    stands_in_line(&pool, &mut fourth, 3).await;
     assert_eq!(ground.names(), ["a"]);
     drop(first);
     drop(soon(second).await.unwrap());
@@ -181,15 +188,9 @@ async fn a_call_that_is_dropped_gives_its_place_in_line_to_the_next() {
     let pool = ground.pool(1);
     let held = get(&pool, "a").await;
     let mut given_up = Box::pin(pool.get(named("b")));
-    tokio::select! {
-        _ = &mut given_up => panic!("there is no place"),
-        _ = soon(pool.wait_for(|now| now.waiting == 1)) => {}
-    }
+    stands_in_line(&pool, &mut given_up, 1).await;
     let mut behind = Box::pin(pool.get(named("a")));
-    tokio::select! {
-        _ = &mut behind => panic!("another one waits before it"),
-        _ = soon(pool.wait_for(|now| now.waiting == 2)) => {}
-    }
+    stands_in_line(&pool, &mut behind, 2).await;
     drop(given_up);
     assert_eq!(soon(behind).await.unwrap().pid(), held.pid());
     assert_eq!(ground.names(), ["a"]);
@@ -245,10 +246,7 @@ async fn a_shutdown_ends_everything() {
     soon(pool.wait_for(|now| now.idle == 1)).await;
     let also_held = get(&pool, "b").await;
     let mut waiting = Box::pin(pool.get(named("c")));
-    tokio::select! {
-        _ = &mut waiting => panic!("there is no place"),
-        _ = soon(pool.wait_for(|now| now.waiting == 1)) => {}
-    }
+    stands_in_line(&pool, &mut waiting, 1).await;
     let ((), refused) = tokio::join!(soon(pool.shutdown()), soon(waiting));
     assert!(matches!(refused, Err(LaunchError::ShutDown)), "{refused:?}");
     assert!(matches!(soon(pool.get(named("a"))).await, Err(LaunchError::ShutDown)));
