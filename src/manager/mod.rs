@@ -115,12 +115,12 @@ impl ConversationManager {
     /// # Examples
     /// ```no_run
     /// # fn example(manager: opencode_conductor::ConversationManager) {
-    /// let stats = manager.stats();
+    /// let stats = manager.statistics();
     /// println!("{} prompts settled, {} run, {} wait", stats.turns.settled, stats.running, stats.waiting);
     /// println!("{} polls, {} prompts sent again", stats.turns.polls, stats.turns.kicks);
     /// # }
     /// ```
-    pub fn stats(&self) -> ManagerStatistics {
+    pub fn statistics(&self) -> ManagerStatistics {
         self.inner.counters.snapshot()
     }
 

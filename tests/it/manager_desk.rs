@@ -151,7 +151,7 @@ async fn what_was_refused_is_named_and_counted() {
     assert_eq!(question.questions()[0].header, "Port");
     let allowed = stage.send(stage.input(&script).permissions(PermissionPolicy::AllowOnce)).await.unwrap();
     assert_eq!(allowed.refused.len(), 1, "only the question");
-    assert_eq!(stage.manager.stats().turns.refusals, 3);
+    assert_eq!(stage.manager.statistics().turns.refusals, 3);
 }
 
 #[tokio::test]

@@ -24,19 +24,19 @@ async fn play() -> (ManagerStatistics, ManagerStatistics, ClientStatistics) {
     soon(stage.fake.wait_at("gate")).await;
     let second = stage.start(&texts("three"));
     soon(async {
-        while stage.manager.stats().waiting == 0 {
+        while stage.manager.statistics().waiting == 0 {
             tokio::task::yield_now().await;
         }
     })
     .await;
-    let during = stage.manager.stats();
+    let during = stage.manager.statistics();
     stage.fake.cut_streams();
     stage.fake.open_gate("gate");
     soon(first).await.unwrap();
     soon(second).await.unwrap();
     stage.fake.inject(Route::PromptAsync, Fault::LosePrompt);
     stage.ask(&texts("started late")).await.unwrap();
-    (during, stage.manager.stats(), stage.manager.client().unwrap().statistics())
+    (during, stage.manager.statistics(), stage.manager.client().unwrap().statistics())
 }
 
 #[tokio::test]

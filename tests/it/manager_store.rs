@@ -244,7 +244,7 @@ async fn a_dropped_prompt_is_sent_never_or_once() {
     soon(at_prepared.notified()).await;
     drop(unsent);
     soon(async {
-        while manager.stats().turns.given_up < 1 {
+        while manager.statistics().turns.given_up < 1 {
             tokio::task::yield_now().await;
         }
     })
@@ -255,7 +255,7 @@ async fn a_dropped_prompt_is_sent_never_or_once() {
     assert_eq!(open.len(), 1, "what was dropped before it was sent is over");
     drop(running);
     soon(async {
-        while manager.stats().turns.given_up < 2 {
+        while manager.statistics().turns.given_up < 2 {
             tokio::task::yield_now().await;
         }
     })

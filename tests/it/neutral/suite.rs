@@ -109,7 +109,7 @@ async fn a_prompt_is_answered_and_its_updates_fold_to_the_conversation(world: im
     assert_eq!(state, result.conversation);
     assert_eq!(state.blocks().len(), 2);
     assert!(matches!(&updates[0], Update::Submitted(id) if *id == result.submission.message_id));
-    let counted = manager.stats();
+    let counted = manager.statistics();
     assert_eq!((counted.turns.settled, counted.turns.submissions, counted.running), (1, 1, 0));
     let json = serde_json::to_value(&updates).unwrap();
     assert_eq!(serde_json::from_value::<Vec<Update>>(json).unwrap(), updates, "updates travel as JSON");
@@ -162,7 +162,7 @@ async fn policies_answer_what_the_agent_asks(world: impl World) {
         let result = soon(manager.prompt(input(&world, &session, play)).into_future()).await.unwrap();
         let expected = if goes_on { Completion::Settled } else { Completion::Refused };
         assert_eq!(result.completion, expected, "{case}");
-        let stats = manager.stats().turns;
+        let stats = manager.statistics().turns;
         assert_eq!(stats.permissions + stats.questions, 1, "{case}");
         manager.delete(&session).await.unwrap();
     }
@@ -243,7 +243,7 @@ async fn a_limit_ends_the_turn(world: impl World) {
         panic!("{:?}", result.completion)
     };
     assert!(abort.confirmed);
-    assert_eq!(manager.stats().turns.timed_out, 1);
+    assert_eq!(manager.statistics().turns.timed_out, 1);
 }
 
 async fn a_failure_keeps_what_there_is(world: impl World) {
@@ -303,7 +303,7 @@ async fn a_dropped_prompt_is_given_up_and_the_next_goes_on(world: impl World) {
     soon(world.at_gate()).await;
     drop(running);
     soon(async {
-        while manager.stats().turns.given_up == 0 {
+        while manager.statistics().turns.given_up == 0 {
             tokio::task::yield_now().await;
         }
     })
