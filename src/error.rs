@@ -107,6 +107,10 @@ pub enum Error {
     #[cfg(feature = "client")]
     #[error(transparent)]
     Api(#[from] crate::opencode::client::ApiError),
+    /// A server that was checked cannot be used.
+    #[cfg(feature = "client")]
+    #[error(transparent)]
+    Check(#[from] crate::opencode::CheckError),
     /// A managed server could not be started.
     #[cfg(feature = "client")]
     #[error(transparent)]
@@ -138,6 +142,8 @@ impl Error {
             Self::Agent(error) => error.is_retryable(),
             #[cfg(feature = "client")]
             Self::Api(error) => error.is_retryable(),
+            #[cfg(feature = "client")]
+            Self::Check(error) => error.is_retryable(),
             #[cfg(feature = "client")]
             Self::Launch(_) => false,
             #[cfg(feature = "client")]

@@ -77,7 +77,7 @@ pub use opencode::server::{
 };
 pub use opencode::wire;
 #[cfg(feature = "client")]
-pub use opencode::{OpenCode, resolve_prompt_model};
+pub use opencode::{CheckError, OpenCode, resolve_prompt_model};
 pub use session::{
     AgentProfile, ConversationSessionMeta, RuntimeSessionData, SavedSessionData, SavedSubagent,
     SessionListData, SessionStatus, StreamEvent, StreamUsage, WorkspaceFile, reduce_to_stream,

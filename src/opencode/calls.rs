@@ -15,7 +15,10 @@ use crate::{
 };
 
 impl ConversationManager {
-    /// A manager of the server at `url`, with all defaults. Connects when it has to.
+    /// A manager of the server at `url`, with all defaults.
+    ///
+    /// Makes no request: a server that is not there, or wants a password, is noticed by the first call that needs it.
+    /// [`check`](Self::check) asks at once.
     ///
     /// # Errors
     /// If `url` is not an HTTP URL.

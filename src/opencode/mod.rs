@@ -18,6 +18,8 @@ mod agent;
 #[cfg(feature = "client")]
 mod calls;
 #[cfg(feature = "client")]
+mod check;
+#[cfg(feature = "client")]
 pub(crate) mod client;
 #[cfg(feature = "client")]
 mod driver;
@@ -41,4 +43,4 @@ mod session;
 mod shared_read;
 
 #[cfg(feature = "client")]
-pub use self::{agent::OpenCode, model::resolve_prompt_model};
+pub use self::{agent::OpenCode, check::CheckError, model::resolve_prompt_model};

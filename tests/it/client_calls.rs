@@ -3,7 +3,7 @@
 use std::{error::Error as _, time::Duration};
 
 use opencode_conductor::{
-    ApiError, ApiErrorKind, Cursor, Delivery, Directory, DirectoryClient, FeedOptions, MessageId,
+    ApiError, ApiErrorKind, CheckError, Cursor, Delivery, Directory, DirectoryClient, FeedOptions, MessageId,
     MessagePage, Method, OpenCodeClient, PartId, RawRequest, RequestId, SessionFilter, SessionId,
     wire::{CreateSession, PermissionReply, PromptPart, PromptRequest, SessionStatus, UpdateSession},
 };
@@ -191,6 +191,117 @@ fn bad_addresses_are_refused_without_being_repeated() {
     }
     let error = OpenCodeClient::builder("http://127.0.0.1").basic_auth("a:b", "c").build().unwrap_err();
     assert_eq!(error.to_string(), "cannot set up the client: user must not contain a colon");
+}
+
+#[tokio::test]
+async fn the_callers_headers_go_with_every_request_and_are_never_shown() {
+    let server = MockServer::start().await;
+    Mock::given(any()).respond_with(ResponseTemplate::new(401)).mount(&server).await;
+    let builder = OpenCodeClient::builder(&server.uri())
+        .header("X-Gateway", "replaced")
+        .header("x-gateway", secrets::PASSWORD)
+        .header("authorization", format!("Bearer {}", secrets::ENCODED));
+    secrets::check(&builder);
+    let client = builder.build().unwrap();
+    secrets::check(&client);
+    secrets::checked(client.health().await).unwrap_err();
+    secrets::checked(client.default_directory().prompt_async(&session(), &prompt("x")).await).unwrap_err();
+    let mut events = client.default_directory().subscribe_all();
+    soon(events.next()).await;
+    let requests = server.received_requests().await.unwrap();
+    let paths: Vec<&str> = requests.iter().map(|request| request.url.path()).collect();
+    assert_eq!(paths, ["/global/health", "/session/ses_1/prompt_async", "/event"]);
+    for request in &requests {
+        assert_eq!(request.headers.get_all("x-gateway").iter().collect::<Vec<_>>(), [secrets::PASSWORD]);
+        assert_eq!(request.headers["authorization"], format!("Bearer {}", secrets::ENCODED));
+    }
+}
+
+#[test]
+fn bad_headers_are_refused_without_being_repeated() {
+    let name = "header must have the name of an HTTP header";
+    let value = "header must have a value that HTTP allows";
+    let own = "header must not be one that the client sets itself";
+    for (header, with, rule) in [
+        ("two words", "geheim", name),
+        ("", "geheim", name),
+        ("x-a", "geheim\r\nx-b: 1", value),
+        ("Content-Type", "text/plain", own),
+        ("accept", "*/*", own),
+    ] {
+        let builder = OpenCodeClient::builder("http://127.0.0.1").header(header, with);
+        let error = builder.build().unwrap_err();
+        assert_eq!(error.to_string(), format!("cannot set up the client: {rule}"), "{header}");
+        assert!(!format!("{error:?}").contains("geheim"), "{error:?}");
+    }
+    let both = OpenCodeClient::builder("http://127.0.0.1").basic_auth("a", "b").header("authorization", "c");
+    let error = both.build().unwrap_err().to_string();
+    assert_eq!(error, "cannot set up the client: header must not be `authorization` beside `basic_auth`");
+}
+
+#[tokio::test]
+async fn a_client_of_ones_own_sends_the_requests() {
+    let server = MockServer::start().await;
+    let health = json!({"healthy": true, "version": "1.2.3"});
+    Mock::given(path("/global/health")).respond_with(ok(health)).mount(&server).await;
+    let mut headers = reqwest::header::HeaderMap::new();
+    headers.insert("x-own", secrets::PASSWORD.parse().unwrap());
+    let own = reqwest::Client::builder().no_proxy().default_headers(headers).build().unwrap();
+    let builder = secrets::client(&server.uri()).http_client(own.clone());
+    secrets::check(&builder);
+    let client = builder.build().unwrap();
+    secrets::check(&client);
+    client.health().await.unwrap();
+    assert_eq!(client.statistics().requests, 1);
+    let requests = server.received_requests().await.unwrap();
+    assert_eq!(requests[0].headers["x-own"], secrets::PASSWORD);
+    assert_eq!(requests[0].headers["authorization"], format!("Basic {}", secrets::ENCODED));
+    // It may know how to speak TLS even if this crate does not.
+    OpenCodeClient::builder("https://opencode.example").http_client(own).build().unwrap();
+}
+
+#[tokio::test]
+async fn a_check_says_what_is_wrong() {
+    let page = ResponseTemplate::new(200).set_body_raw("<!doctype html>", "text/html");
+    let healthy = ok(json!({"healthy": true, "version": "1.2.3"}));
+    let checked = async |health: ResponseTemplate, status: ResponseTemplate| {
+        let server = MockServer::start().await;
+        Mock::given(path("/global/health")).respond_with(health).mount(&server).await;
+        Mock::given(path("/session/status")).respond_with(status).mount(&server).await;
+        let manager = secrets::connect(&server.uri());
+        let result = secrets::checked(soon(manager.check()).await);
+        result.map_err(|error| (error.to_string().replace(&server.uri(), "URL"), error))
+    };
+    assert_eq!(checked(healthy, page.clone()).await.unwrap().as_deref(), Some("1.2.3"));
+    // Before 1.1.
+    for no_route in [page.clone(), ResponseTemplate::new(500)] {
+        assert_eq!(checked(no_route, ok(json!({}))).await.unwrap(), None);
+    }
+    for status in [401, 403] {
+        let refusal = ResponseTemplate::new(status);
+        let (message, error) = checked(refusal.clone(), refusal).await.unwrap_err();
+        assert!(matches!(error, CheckError::Unauthorized { .. }), "{error:?}");
+        assert!(message.starts_with("the server at URL/ refuses the credentials"), "{message}");
+        assert!(message.ends_with("give it to ClientBuilder::basic_auth"), "{message}");
+        assert!(!error.is_retryable());
+    }
+    for other in [page, ok(json!({"hello": "world"})), ResponseTemplate::new(418)] {
+        let (_, error) = checked(other.clone(), other).await.unwrap_err();
+        assert!(matches!(error, CheckError::NotOpenCode { .. }), "{error:?}");
+    }
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let error = secrets::connect(&format!("http://127.0.0.1:{port}")).check().await.unwrap_err();
+    assert!(matches!(error, CheckError::Unreachable { .. }), "{error:?}");
+    assert!(error.is_retryable());
+    let expected = format!(
+        "cannot reach a server at http://127.0.0.1:{port}/: does `opencode serve` run there, and is the address right?"
+    );
+    assert_eq!(error.to_string(), expected);
+    assert_eq!(
+        error.source().unwrap().to_string(),
+        "cannot read the server's health: cannot connect to the server"
+    );
 }
 
 #[tokio::test]

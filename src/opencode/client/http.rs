@@ -78,7 +78,8 @@ pub(crate) struct Endpoint(Arc<RwLock<Url>>);
 pub(crate) struct Http {
     client: reqwest::Client,
     endpoint: Endpoint,
-    auth: Option<HeaderValue>,
+    /// What every request has: the credentials, and the caller's own.
+    headers: HeaderMap,
     options: HttpOptions,
     /// When a connection was last refused or broke, after which the server may be about to start again.
     disturbed: Arc<Mutex<Option<Instant>>>,
@@ -195,9 +196,8 @@ impl Call {
 impl Http {
     pub(crate) fn new(
         endpoint: Endpoint,
-        auth: Option<HeaderValue>,
+        headers: HeaderMap,
         options: HttpOptions,
-        counters: Arc<Counters>,
     ) -> Result<Self, ApiError> {
         let mut builder = reqwest::Client::builder()
             .http1_only()
@@ -217,7 +217,17 @@ impl Http {
         let client = builder
             .build()
             .map_err(|error| ApiError::new("set up the client", ApiErrorKind::Connect(Box::new(error))))?;
-        Ok(Self { client, endpoint, auth, options, disturbed: Arc::default(), counters })
+        Ok(Self::with(client, endpoint, headers, options))
+    }
+
+    /// Requests through a client of the caller's.
+    pub(crate) fn with(
+        client: reqwest::Client,
+        endpoint: Endpoint,
+        headers: HeaderMap,
+        options: HttpOptions,
+    ) -> Self {
+        Self { client, endpoint, headers, options, disturbed: Arc::default(), counters: Arc::default() }
     }
 
     pub(crate) fn endpoint(&self) -> &Endpoint {
@@ -320,11 +330,11 @@ impl Http {
     async fn open(&self, call: &Call, accept: &'static str) -> Result<Response, ApiError> {
         let path = call.path.as_ref().map_err(|error| ApiError::new(call.operation, *error))?;
         let url = self.endpoint.url(path, &call.query);
-        let mut request =
-            self.client.request(call.method.into(), url).header(ACCEPT, HeaderValue::from_static(accept));
-        if let Some(auth) = &self.auth {
-            request = request.header(AUTHORIZATION, auth.clone());
-        }
+        let mut request = self
+            .client
+            .request(call.method.into(), url)
+            .headers(self.headers.clone())
+            .header(ACCEPT, HeaderValue::from_static(accept));
         if let Some(body) = &call.body {
             self.counters.bytes_sent.add(body.len());
             request =
@@ -420,7 +430,7 @@ impl fmt::Debug for Http {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Http")
             .field("base", &self.endpoint.get().as_str())
-            .field("authenticated", &self.auth.is_some())
+            .field("authenticated", &self.headers.contains_key(AUTHORIZATION))
             .finish_non_exhaustive()
     }
 }

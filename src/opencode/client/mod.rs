@@ -26,9 +26,7 @@ pub use stats::ClientStatistics;
 
 use api::routes;
 use feed::Feeds;
-use http::{Call, Endpoint, Http};
-use options::HttpOptions;
-use stats::Counters;
+use http::{Call, Http};
 
 use crate::{
     directory::Directory,
@@ -102,17 +100,9 @@ impl OpenCodeClient {
         ClientBuilder::new(base_url)
     }
 
-    fn assemble(
-        endpoint: Endpoint,
-        auth: Option<HeaderValue>,
-        http: HttpOptions,
-        feed: FeedOptions,
-        shares_files: bool,
-    ) -> Result<Self, ApiError> {
-        let counters = Arc::new(Counters::default());
-        let http = Arc::new(Http::new(endpoint, auth, http, Arc::clone(&counters))?);
-        let feeds = Feeds::new(feed, counters);
-        Ok(Self { shared: Arc::new(Shared { http, feeds, shares_files }) })
+    fn assemble(http: Http, feed: FeedOptions, shares_files: bool) -> Self {
+        let feeds = Feeds::new(feed, Arc::clone(&http.counters));
+        Self { shared: Arc::new(Shared { http: Arc::new(http), feeds, shares_files }) }
     }
 
     /// Whether the server sees the same files as this program.

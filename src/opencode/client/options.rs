@@ -3,9 +3,15 @@
 use std::{fmt, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use reqwest::{Url, header::HeaderValue};
+use reqwest::{
+    Url,
+    header::{self, HeaderMap, HeaderName, HeaderValue},
+};
 
-use super::{ApiError, OpenCodeClient, http::Endpoint};
+use super::{
+    ApiError, OpenCodeClient,
+    http::{Endpoint, Http},
+};
 use crate::{error::InvalidInput, setters::setters};
 
 /// Settings for an [`OpenCodeClient`], from [`OpenCodeClient::builder`].
@@ -14,6 +20,8 @@ use crate::{error::InvalidInput, setters::setters};
 pub struct ClientBuilder {
     base_url: BaseUrl,
     credentials: Option<Credentials>,
+    headers: Vec<Header>,
+    http_client: Option<OwnClient>,
     http: HttpOptions,
     feed: FeedOptions,
     shares_files: bool,
@@ -55,6 +63,17 @@ pub struct FeedOptions {
 /// The address, kept as text until `build` checks it; it may hold a password until then.
 #[derive(Clone)]
 struct BaseUrl(String);
+
+/// A header that every request has. Its value may be a secret.
+#[derive(Clone)]
+struct Header {
+    name: String,
+    value: String,
+}
+
+/// A client of the caller's making, whose own headers may be secrets.
+#[derive(Clone)]
+struct OwnClient(reqwest::Client);
 
 /// User and password, which only the server gets to see.
 #[derive(Clone)]
@@ -103,6 +122,8 @@ impl ClientBuilder {
         Self {
             base_url: BaseUrl(base_url.to_owned()),
             credentials: None,
+            headers: Vec::new(),
+            http_client: None,
             http: HttpOptions::default(),
             feed: FeedOptions::default(),
             shares_files: false,
@@ -112,6 +133,56 @@ impl ClientBuilder {
     /// Sends HTTP Basic credentials with every request (none by default). The server's default user is `opencode`.
     pub fn basic_auth(mut self, user: impl Into<String>, password: impl Into<Arc<str>>) -> Self {
         self.credentials = Some(Credentials { user: user.into(), password: password.into() });
+        self
+    }
+
+    /// Sends a header with every request, the event stream's included (none by default), as proxies and gateways want it. A second value for
+    /// the same name replaces the first. Values are not shown by `Debug`, errors or logs.
+    ///
+    /// # Examples
+    /// ```
+    /// use opencode_conductor::OpenCodeClient;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = OpenCodeClient::builder("http://127.0.0.1:4096").header("x-gateway-token", "secret").build()?;
+    /// assert!(OpenCodeClient::builder("http://127.0.0.1:4096").header("two words", "x").build().is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push(Header { name: name.into(), value: value.into() });
+        self
+    }
+
+    /// Sends all requests with a `reqwest` client of your own, for what has no setting here: certificates and roots, proxies, a resolver, a
+    /// connection to somewhere else.
+    ///
+    /// What that client decides is then yours, and [`connect_timeout`](Self::connect_timeout) has no effect. The client that is made without it
+    /// speaks HTTP/1.1, uses no proxy to a loopback address, and does not hold idle connections for longer than the server does (45 s).
+    /// Three settings matter:
+    ///
+    /// * `redirect(Policy::none())` and `retry(never())`: a prompt must not be sent twice behind the back of this crate.
+    /// * No `timeout`, which would end the event stream. The limits set here hold for each request all the same.
+    /// * A `connect_timeout`, or a server that is not there is waited for until the [`answer_timeout`](Self::answer_timeout).
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use opencode_conductor::OpenCodeClient;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let http = reqwest::Client::builder()
+    ///     .redirect(reqwest::redirect::Policy::none())
+    ///     .retry(reqwest::retry::never())
+    ///     .connect_timeout(Duration::from_secs(5))
+    ///     .build()?;
+    /// let client = OpenCodeClient::builder("http://opencode.internal:4096").http_client(http).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn http_client(mut self, client: reqwest::Client) -> Self {
+        self.http_client = Some(OwnClient(client));
         self
     }
 
@@ -151,13 +222,43 @@ impl ClientBuilder {
     /// Checks the settings. No request is made.
     ///
     /// # Errors
-    /// If the address is not a plain `http` or `https` URL, or the credentials cannot be sent.
+    /// If the address is not a plain `http` or `https` URL, or the credentials or headers cannot be sent.
     pub fn build(self) -> Result<OpenCodeClient, ApiError> {
         let invalid = |error: InvalidInput| ApiError::new("set up the client", error);
         self.check_durations().map_err(invalid)?;
         let base = parse_base_url(&self.base_url.0).map_err(invalid)?;
-        let auth = self.credentials.as_ref().map(Credentials::header).transpose().map_err(invalid)?;
-        OpenCodeClient::assemble(Endpoint::new(base), auth, self.http, self.feed, self.shares_files)
+        if base.scheme() == "https" && !cfg!(feature = "rustls") && self.http_client.is_none() {
+            let rule = "can only be https with the feature `rustls`, or a client of your own";
+            return Err(invalid(InvalidInput::new("base url", rule)));
+        }
+        let headers = self.all_headers().map_err(invalid)?;
+        let endpoint = Endpoint::new(base);
+        let http = match self.http_client {
+            Some(OwnClient(client)) => Http::with(client, endpoint, headers, self.http),
+            None => Http::new(endpoint, headers, self.http)?,
+        };
+        Ok(OpenCodeClient::assemble(http, self.feed, self.shares_files))
+    }
+
+    fn all_headers(&self) -> Result<HeaderMap, InvalidInput> {
+        let mut headers = HeaderMap::new();
+        for Header { name, value } in &self.headers {
+            let name = HeaderName::try_from(name.as_str()).ok();
+            let name = name.ok_or(InvalidInput::new("header", "must have the name of an HTTP header"))?;
+            if [header::ACCEPT, header::CONTENT_TYPE, header::CONTENT_LENGTH, header::HOST].contains(&name) {
+                return Err(InvalidInput::new("header", "must not be one that the client sets itself"));
+            }
+            let value = HeaderValue::try_from(value.as_str()).ok();
+            let mut value = value.ok_or(InvalidInput::new("header", "must have a value that HTTP allows"))?;
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
+        if let Some(credentials) = &self.credentials
+            && headers.insert(header::AUTHORIZATION, credentials.header()?).is_some()
+        {
+            return Err(InvalidInput::new("header", "must not be `authorization` beside `basic_auth`"));
+        }
+        Ok(headers)
     }
 
     fn check_durations(&self) -> Result<(), InvalidInput> {
@@ -219,9 +320,6 @@ pub(super) fn parse_base_url(text: &str) -> Result<Url, InvalidInput> {
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
         return Err(invalid("must start with http:// or https:// and name a host"));
     }
-    if url.scheme() == "https" && !cfg!(feature = "rustls") {
-        return Err(invalid("can only be https with the feature `rustls`"));
-    }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(invalid("must not contain credentials: give them to `basic_auth`"));
     }
@@ -255,6 +353,18 @@ impl fmt::Debug for BaseUrl {
             Ok(url) => write!(f, "{url}"),
             Err(error) => write!(f, "({error})"),
         }
+    }
+}
+
+impl fmt::Debug for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Header").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for OwnClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnClient").finish_non_exhaustive()
     }
 }
 
