@@ -2,6 +2,7 @@
 
 use std::{env, path::Path};
 
+use clap::{ArgAction, Args, ValueEnum, ValueHint};
 use opencode_conductor::{
     ApiErrorKind, ClientStatistics, ConversationManager, LaunchOptions, ManagerBuilder, OpenCodeClient,
     OpenCodeServer, RestartPolicy,
@@ -12,15 +13,13 @@ use opencode_conductor::{
 use crate::{
     demo,
     failure::{Failure, one_line, root_cause},
-    flags::text,
 };
 
 /// Which server was asked for.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Choice {
     /// A fake one inside this program: no installation, no network, no model.
-    #[default]
     Fake,
     /// A real one, started for this program and ended with it.
     Managed,
@@ -30,13 +29,30 @@ pub enum Choice {
     Claude,
 }
 
-/// The flags that choose a server: `--managed`, `--server URL`, `--password-env VAR`, `--agent-kind KIND`.
-#[derive(Debug, Clone, Default)]
+/// The flags that choose a server. Without any it is a fake one inside the program.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Server [default: a fake one inside this program]")]
 #[non_exhaustive]
 pub struct ServerFlags {
-    /// Which server.
-    pub choice: Choice,
+    /// Start a real `opencode` for this run (found by `OPENCODE_BIN` or on the PATH)
+    #[arg(long)]
+    managed: bool,
+    // A list, since two of them are a mistake and not a change of mind.
+    /// Use a server that is running, such as `http://127.0.0.1:4096`
+    #[arg(long, value_name = "URL", value_hint = ValueHint::Url, action = ArgAction::Append)]
+    server: Vec<String>,
+    /// Take the server's password from this variable [default: `OPENCODE_SERVER_PASSWORD`]
+    #[arg(long, value_name = "VAR")]
     password_env: Option<String>,
+    /// Who does the work; a real `claude` (found by `CLAUDE_BIN` or on the PATH) needs no server
+    #[arg(long, value_name = "KIND", value_enum, default_value_t = AgentKind::Opencode)]
+    agent_kind: AgentKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum AgentKind {
+    Opencode,
+    Claude,
 }
 
 /// What tasks run on, for as long as this is kept.
@@ -56,47 +72,20 @@ enum Kind {
 }
 
 impl ServerFlags {
-    /// What to say about the flags under `--help`.
-    pub const HELP: &str = "\
-  --managed            start a real `opencode` for this run (found by OPENCODE_BIN or on the PATH)
-  --server URL         use a server that is running, such as http://127.0.0.1:4096
-  --password-env VAR   take the server's password from this variable (default: OPENCODE_SERVER_PASSWORD)
-                       without --managed and --server: a fake server inside this program
-  --agent-kind KIND    opencode, or claude: a real `claude` (found by CLAUDE_BIN or on the PATH), which needs no server";
-
-    /// Takes the flag if it is one of these.
+    /// The server that the flags choose.
     ///
     /// # Errors
-    /// If its value is missing, or a server was chosen before.
-    pub fn take(&mut self, flag: &str, parser: &mut lexopt::Parser) -> Result<bool, Failure> {
-        let value = |parser: &mut lexopt::Parser| Ok::<_, Failure>(text(parser.value()?));
-        match flag {
-            "managed" => self.choose(Choice::Managed)?,
-            "server" => {
-                let url = value(parser)?;
-                self.choose(Choice::Url(url))?;
-            }
-            "password-env" => self.password_env = Some(value(parser)?),
-            "agent-kind" => match value(parser)?.as_str() {
-                "opencode" => {}
-                "claude" => self.choose(Choice::Claude)?,
-                other => {
-                    return Err(Failure::usage(format!("--agent-kind {other}: choose opencode or claude")));
-                }
-            },
-            _ => return Ok(false),
-        }
-        Ok(true)
-    }
-
-    fn choose(&mut self, choice: Choice) -> Result<(), Failure> {
-        if self.choice != Choice::Fake {
-            return Err(Failure::usage(
+    /// If they choose several.
+    pub fn choice(&self) -> Result<Choice, Failure> {
+        match (self.managed, self.server.as_slice(), self.agent_kind) {
+            (false, [], AgentKind::Opencode) => Ok(Choice::Fake),
+            (true, [], AgentKind::Opencode) => Ok(Choice::Managed),
+            (false, [url], AgentKind::Opencode) => Ok(Choice::Url(url.clone())),
+            (false, [], AgentKind::Claude) => Ok(Choice::Claude),
+            _ => Err(Failure::usage(
                 "choose one server: --managed or --server URL, once; --agent-kind claude needs none",
-            ));
+            )),
         }
-        self.choice = choice;
-        Ok(())
     }
 
     fn password(&self) -> Result<Option<String>, Failure> {
@@ -116,10 +105,10 @@ impl Backend {
     /// If it cannot be had, with what to do about it.
     pub async fn start(flags: &ServerFlags, directory: &Path) -> Result<Self, Failure> {
         let password = flags.password()?;
-        match &flags.choice {
+        match flags.choice()? {
             Choice::Fake => Self::fake(directory).await,
             Choice::Managed => Self::managed(directory).await,
-            Choice::Url(url) => Self::elsewhere(url, password).await,
+            Choice::Url(url) => Self::elsewhere(&url, password).await,
             Choice::Claude => Self::claude().await,
         }
     }

@@ -31,12 +31,6 @@ impl Failure {
     }
 }
 
-impl From<lexopt::Error> for Failure {
-    fn from(error: lexopt::Error) -> Self {
-        Self::usage(format!("{error}; --help tells what there is"))
-    }
-}
-
 /// An error and its causes on one line, without what is said twice.
 pub fn one_line(error: &dyn Error) -> String {
     let mut line = error.to_string();

@@ -1,20 +1,17 @@
-//! What the examples share: where they run, how they fail, and how they print.
+//! What the commands of `conductor` share with each other, and with the programs that measure and record: where tasks run, how a program
+//! fails, and how it prints. It is there for these programs alone, and promises nothing to others.
 
-#[cfg(feature = "fake")]
+// The workspace without its default features is the core alone, in which no task can run.
+#![cfg(feature = "fake")]
+
 pub mod backend;
-#[cfg(feature = "fake")]
+pub mod command_line;
 pub mod demo;
-#[cfg(feature = "fake")]
 pub mod failure;
-#[cfg(feature = "fake")]
-pub mod flags;
-#[cfg(feature = "fake")]
 pub mod interrupt;
-#[cfg(feature = "fake")]
 pub mod json;
-#[cfg(feature = "fake")]
 pub mod logging;
 pub mod output;
-#[cfg(feature = "fake")]
 pub mod steps;
 pub mod style;
+pub mod values;

@@ -1,22 +1,12 @@
-//! Folds recorded sessions and shows the conversation.
-//!
-//! ```sh
-//! cargo run --example replay -- fixtures/subagent/events.sse
-//! cargo run --example replay -- fixtures/subagent/messages/*.json --markdown
-//! cargo run --example replay -- fixtures/plain/export.json --json
-//! cargo run --example replay -- fixtures/subagent/events.sse --events
-//! cargo run --example replay -- fixtures/claude/subagent/stream-1.jsonl --format claude-stream
-//! cargo run --example replay -- fixtures/claude/subagent/transcript.jsonl fixtures/claude/subagent/subagents/*.jsonl --format claude-transcript
-//! ```
+//! `conductor replay`: folds recorded sessions and shows the conversation.
 
 use std::{
-    env,
-    error::Error,
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
+use clap::{Args, ValueEnum, ValueHint};
 use opencode_conductor::{
     BlockBody, BlockStatus, ConversationEvent, ConvertOptions, OpenCodeFormat, OpenCodeOptions, RunStatus,
     SessionConversationState, SessionId, Thread, Transcript, TranscriptError,
@@ -24,101 +14,121 @@ use opencode_conductor::{
     markdown::{self, MarkdownOptions},
     parse_claude, parse_claude_stream, parse_opencode_events,
 };
-use opencode_conductor_examples::output::{Colours, complain, filtered, print, print_json};
+use opencode_conductor_cli::{
+    failure::{Failure, one_line},
+    output::{Colours, complain, filtered, print, print_json},
+    style::{Ink, Style},
+};
 
-const USAGE: &str = "usage: replay FILE… [--format opencode-events|opencode-messages|opencode-export|auto|\
-                     claude-stream|claude-transcript] [--session ID] [--json|--markdown|--events]";
-
-enum Output {
-    Terminal,
-    Json,
-    Markdown,
-    /// One conversation event per line, as a web client would be sent them.
-    Events,
+/// Folds recorded sessions and shows the conversation
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Recordings of one session; of a Claude Code transcript also the directory that is named after the session
+    #[arg(value_name = "FILE", required = true, value_hint = ValueHint::AnyPath)]
+    files: Vec<String>,
+    /// What wrote the files
+    #[arg(long, value_enum, default_value_t = Format::Auto)]
+    format: Format,
+    /// The session to show [default: the first]
+    #[arg(long, value_name = "ID")]
+    session: Option<String>,
+    /// Print the folded state as JSON
+    #[arg(long, overrides_with_all = ["markdown", "events"])]
+    json: bool,
+    /// Print the conversation as Markdown
+    #[arg(long, overrides_with_all = ["json", "events"])]
+    markdown: bool,
+    /// Print one conversation event per line, as a web client would be sent them
+    #[arg(long, overrides_with_all = ["json", "markdown"])]
+    events: bool,
 }
 
-/// What wrote the files.
-enum Agent {
-    OpenCode(OpenCodeOptions),
-    /// Claude Code's standard output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// OpenCode's, whichever it looks like
+    Auto,
+    /// A recorded event stream of OpenCode
+    OpencodeEvents,
+    /// Message lists, as OpenCode's server gives them
+    OpencodeMessages,
+    /// What `opencode export` prints
+    OpencodeExport,
+    /// What Claude Code prints
     ClaudeStream,
-    /// Claude Code's transcript, then those of its subagents; or the directory that is named after the session.
+    /// Claude Code's transcript, then those of its subagents
     ClaudeTranscript,
 }
 
-struct Arguments {
-    files: Vec<String>,
-    agent: Agent,
-    output: Output,
-}
-
-fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            complain(&format!("replay: {message}"));
-            ExitCode::from(2)
-        }
-    }
-}
-
-fn run() -> Result<(), String> {
-    let Arguments { files, agent, output } = arguments(env::args().skip(1))?;
-    let files = if matches!(agent, Agent::ClaudeTranscript) { session_files(files)? } else { files };
+/// Shows the conversation.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let files = match arguments.format {
+        Format::ClaudeTranscript => session_files(&arguments.files)?,
+        _ => arguments.files.clone(),
+    };
     let mut documents = Vec::new();
     for file in &files {
-        documents.push(fs::read(file).map_err(|error| format!("{file}: {error}"))?);
+        documents.push(fs::read(file).map_err(|error| Failure::because(file, &error))?);
     }
     let mut events = String::new();
     let on_event = |event: &ConversationEvent| {
-        if matches!(output, Output::Events) {
+        if arguments.events {
             // Writing plain data to a string cannot fail.
             events.extend([serde_json::to_string(event).unwrap_or_default().as_str(), "\n"]);
         }
     };
-    let transcript = load(&agent, &files, &documents, on_event)?;
+    let transcript = load(arguments, &files, &documents, on_event)?;
     for malformed in &transcript.malformed {
-        complain(&format!("replay: {}: {}", files[malformed.document], with_causes(malformed)));
+        complain(&format!("conductor: {}: {}", files[malformed.document], one_line(malformed)));
     }
-    let printed = match output {
-        Output::Json => {
-            print_json(&(serde_json::to_string(&transcript.state).map_err(|error| error.to_string())? + "\n"))
-        }
-        Output::Markdown => {
-            print(&markdown::render(&transcript.state, &MarkdownOptions::default()), Colours::None)
-        }
-        Output::Events => print_json(&events),
-        Output::Terminal => {
-            let terminal = Terminal::new();
-            let colours = if terminal.is_plain { Colours::None } else { Colours::Kept };
-            print(&terminal.render(&transcript.state), colours)
-        }
+    let state = &transcript.state;
+    let printed = if arguments.json {
+        let json = serde_json::to_string(state);
+        print_json(&(json.map_err(|error| Failure::because("cannot print the state", &error))? + "\n"))
+    } else if arguments.markdown {
+        print(&markdown::render(state, &MarkdownOptions::default()), Colours::None)
+    } else if arguments.events {
+        print_json(&events)
+    } else {
+        print(&Terminal::new().render(state), Colours::of_stdout())
     };
     // A reader that has seen enough, such as `head`, is no failure.
     match printed {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.to_string()),
-        Ok(()) | Err(_) => Ok(()),
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::because("cannot print the conversation", &error))
+        }
+        Ok(()) | Err(_) => Ok(ExitCode::SUCCESS),
     }
 }
 
 fn load(
-    agent: &Agent,
+    arguments: &Arguments,
     files: &[String],
     documents: &[Vec<u8>],
     on_event: impl FnMut(&ConversationEvent),
-) -> Result<Transcript, String> {
-    let transcript = match agent {
-        Agent::OpenCode(options) => {
+) -> Result<Transcript, Failure> {
+    let options = OpenCodeOptions::default();
+    let options = match arguments.format {
+        Format::Auto | Format::ClaudeStream | Format::ClaudeTranscript => options,
+        Format::OpencodeEvents => options.with_format(OpenCodeFormat::Events),
+        Format::OpencodeMessages => options.with_format(OpenCodeFormat::Messages),
+        Format::OpencodeExport => options.with_format(OpenCodeFormat::Export),
+    };
+    let transcript = match arguments.format {
+        Format::Auto | Format::OpencodeEvents | Format::OpencodeMessages | Format::OpencodeExport => {
             let mut texts = Vec::new();
             for (file, bytes) in files.iter().zip(documents) {
-                texts.push(str::from_utf8(bytes).map_err(|error| format!("{file}: {error}"))?);
+                texts.push(str::from_utf8(bytes).map_err(|error| Failure::because(file, &error))?);
             }
-            parse_opencode_events(&texts, options, on_event)
+            let options = match &arguments.session {
+                Some(session) => options.with_session(SessionId::new(session.as_str())),
+                None => options,
+            };
+            parse_opencode_events(&texts, &options, on_event)
         }
-        Agent::ClaudeStream => {
+        Format::ClaudeStream => {
             parse_claude_stream(&documents.join(&b'\n'), ConvertOptions::default(), on_event)
         }
-        Agent::ClaudeTranscript => {
+        Format::ClaudeTranscript => {
             let metas: Vec<_> =
                 files.iter().map(|file| fs::read(Path::new(file).with_extension("meta.json")).ok()).collect();
             let subagents = files.iter().zip(documents).zip(&metas).skip(1).map(|((file, bytes), meta)| {
@@ -132,19 +142,18 @@ fn load(
     };
     transcript.map_err(|error| match &error {
         TranscriptError::Unrecognised { document, .. } | TranscriptError::Malformed { document, .. } => {
-            format!("{}: {}", files[*document], with_causes(&error))
+            Failure::because(&files[*document], &error)
         }
-        _ => with_causes(&error),
+        _ => Failure::usage(one_line(&error)),
     })
 }
 
 /// The files of a Claude Code session, if its directory is given: the transcript beside it, and the subagents' inside.
-fn session_files(files: Vec<String>) -> Result<Vec<String>, String> {
-    let [directory] = files.as_slice() else { return Ok(files) };
-    let directory = Path::new(directory);
-    if !directory.is_dir() {
-        return Ok(files);
-    }
+fn session_files(files: &[String]) -> Result<Vec<String>, Failure> {
+    let directory = match files {
+        [directory] if Path::new(directory).is_dir() => Path::new(directory),
+        _ => return Ok(files.to_vec()),
+    };
     let subagents = fs::read_dir(directory.join("subagents"));
     let mut found: Vec<_> =
         subagents.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -154,77 +163,8 @@ fn session_files(files: Vec<String>) -> Result<Vec<String>, String> {
     let main = if inside.exists() { inside } else { directory.with_extension("jsonl") };
     let name = |path: PathBuf| path.into_os_string().into_string();
     let named: Result<Vec<String>, _> = std::iter::once(main).chain(found).map(name).collect();
-    named.map_err(|path| format!("{}: not UTF-8", path.display()))
+    named.map_err(|path| Failure::usage(format!("{}: not UTF-8", path.display())))
 }
-
-fn arguments(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let mut arguments = Arguments { files: Vec::new(), agent: Agent::ClaudeStream, output: Output::Terminal };
-    let mut options = OpenCodeOptions::default();
-    let mut claude = None;
-    while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value; {USAGE}"));
-        match word.as_str() {
-            "--format" => {
-                claude = None;
-                let format = match value()?.as_str() {
-                    "auto" => OpenCodeFormat::Auto,
-                    "opencode-events" => OpenCodeFormat::Events,
-                    "opencode-messages" => OpenCodeFormat::Messages,
-                    "opencode-export" => OpenCodeFormat::Export,
-                    "claude-stream" => {
-                        claude = Some(Agent::ClaudeStream);
-                        continue;
-                    }
-                    "claude-transcript" => {
-                        claude = Some(Agent::ClaudeTranscript);
-                        continue;
-                    }
-                    other => return Err(format!("unknown format {other:?}; {USAGE}")),
-                };
-                options = options.with_format(format);
-            }
-            "--session" => options = options.with_session(SessionId::new(value()?)),
-            "--json" => arguments.output = Output::Json,
-            "--events" => arguments.output = Output::Events,
-            "--markdown" => arguments.output = Output::Markdown,
-            option if option.starts_with("--") => return Err(format!("unknown option {option}; {USAGE}")),
-            _ => arguments.files.push(word),
-        }
-    }
-    arguments.agent = claude.unwrap_or(Agent::OpenCode(options));
-    if arguments.files.is_empty() {
-        return Err(format!("no file given; {USAGE}"));
-    }
-    Ok(arguments)
-}
-
-fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.ends_with(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text.replace('\n', " ")
-}
-
-/// The coloured view; plain if `NO_COLOR` is set.
-struct Terminal {
-    is_plain: bool,
-    text: String,
-}
-
-const DIM: &str = "2";
-const BOLD: &str = "1";
-const RED: &str = "31";
-const GREEN: &str = "32";
-const YELLOW: &str = "33";
-const BLUE: &str = "34";
-const MAGENTA: &str = "35";
-const CYAN: &str = "36";
 
 /// How many lines of a tool's output are shown.
 const MAX_LINES: usize = 12;
@@ -232,9 +172,15 @@ const MAX_LINES: usize = 12;
 /// Deeper subagents are only named; a conversation folded from arbitrary events could even contain itself.
 const MAX_DEPTH: usize = 16;
 
+/// The view for a person, in colours where standard output has them.
+struct Terminal {
+    style: Style,
+    text: String,
+}
+
 impl Terminal {
     fn new() -> Self {
-        Self { is_plain: env::var_os("NO_COLOR").is_some(), text: String::new() }
+        Self { style: Style::of_stdout(), text: String::new() }
     }
 
     fn render(mut self, state: &SessionConversationState) -> String {
@@ -242,7 +188,7 @@ impl Terminal {
         let usage = state.total_usage();
         let model = state.metadata().model().map_or("", |model| model);
         let line = format!("{} tokens · cost {} · {model}", usage.tokens.total(), usage.cost);
-        self.line(0, DIM, &line);
+        self.line(0, Ink::Dim, &line);
         self.text
     }
 
@@ -251,68 +197,62 @@ impl Terminal {
             let open = if block.status == BlockStatus::Pending { " …" } else { "" };
             match &block.body {
                 BlockBody::UserMessage { content, parts } => {
-                    self.line(depth, CYAN, &format!("❯ {}", content.as_str().trim()));
+                    self.line(depth, Ink::Cyan, &format!("❯ {}", content.as_str().trim()));
                     for part in parts {
                         let json = serde_json::to_string(part).unwrap_or_default();
-                        self.line(depth + 1, DIM, &format!("+ {json}"));
+                        self.line(depth + 1, Ink::Dim, &format!("+ {json}"));
                     }
                 }
                 BlockBody::AssistantText { content, .. } => {
-                    self.line(depth, "", &format!("{}{open}", content.as_str().trim()));
+                    self.line(depth, Ink::Plain, &format!("{}{open}", content.as_str().trim()));
                 }
                 BlockBody::Thinking { content, .. } => {
-                    self.line(depth, DIM, &format!("· {}{open}", content.as_str().trim()));
+                    self.line(depth, Ink::Dim, &format!("· {}{open}", content.as_str().trim()));
                 }
                 BlockBody::ToolUse { name, title, input, tool_status, .. } => {
                     let what = title.as_deref().map_or_else(|| input.to_string(), str::to_owned);
-                    let colour = status_colour(*tool_status);
-                    self.line(depth, colour, &format!("⏺ {name} {}{open}", first_line(&what)));
+                    let ink = status_ink(*tool_status);
+                    self.line(depth, ink, &format!("⏺ {name} {}{open}", first_line(&what)));
                 }
                 BlockBody::ToolResult { output, is_error, .. } => {
-                    let colour = if *is_error { RED } else { DIM };
-                    self.line(depth + 1, colour, &shortened(&output.as_str()));
+                    let ink = if *is_error { Ink::Red } else { Ink::Dim };
+                    self.line(depth + 1, ink, &shortened(&output.as_str()));
                 }
-                BlockBody::System { content, .. } => self.line(depth, BLUE, &format!("─ {content}")),
-                BlockBody::Error { content } => self.line(depth, RED, &format!("✗ {content}")),
+                BlockBody::System { content, .. } => self.line(depth, Ink::Blue, &format!("─ {content}")),
+                BlockBody::Error { content } => self.line(depth, Ink::Red, &format!("✗ {content}")),
                 BlockBody::Subagent(subagent) => {
                     let what = subagent.description.as_deref().unwrap_or_default();
                     let line = format!("⏵ {} {what}{open}", subagent.name);
-                    self.line(depth, status_colour(subagent.subagent_status), &line);
+                    self.line(depth, status_ink(subagent.subagent_status), &line);
                     if let Some(below) = state.subagent(&subagent.tool_use_id)
                         && depth < MAX_DEPTH
                     {
                         self.thread(state, &below.blocks, depth + 1);
                     }
                     if let Some(output) = &subagent.output {
-                        self.line(depth + 1, BOLD, &format!("⏴ {}", shortened(&output.as_str())));
+                        self.line(depth + 1, Ink::Bold, &format!("⏴ {}", shortened(&output.as_str())));
                     }
                 }
                 // A kind that a later version may add.
-                other => self.line(depth, DIM, &format!("? {other:?}")),
+                other => self.line(depth, Ink::Dim, &format!("? {other:?}")),
             }
         }
     }
 
-    fn line(&mut self, depth: usize, colour: &str, text: &str) {
+    fn line(&mut self, depth: usize, ink: Ink, text: &str) {
         for line in text.lines() {
-            self.text.push_str(&"  ".repeat(depth));
-            let line = filtered(line, Colours::None);
-            if self.is_plain || colour.is_empty() {
-                self.text.push_str(&line);
-            } else {
-                self.text.extend(["\u{1b}[", colour, "m", &line, "\u{1b}[0m"]);
-            }
-            self.text.push('\n');
+            let line = self.style.paint(ink, &filtered(line, Colours::None));
+            self.text.extend(["  ".repeat(depth).as_str(), &line, "\n"]);
         }
     }
 }
 
-fn status_colour(status: RunStatus) -> &'static str {
+fn status_ink(status: RunStatus) -> Ink {
     match status {
-        RunStatus::Success => GREEN,
-        RunStatus::Error => RED,
-        RunStatus::Running => YELLOW,
-        _ => MAGENTA,
+        RunStatus::Success => Ink::Green,
+        RunStatus::Error => Ink::Red,
+        RunStatus::Running => Ink::Yellow,
+        _ => Ink::Magenta,
     }
 }
 

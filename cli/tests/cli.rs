@@ -1,6 +1,4 @@
-//! The examples as a person runs them: what they print, what they say about mistakes, and how they exit.
-//!
-//! `cargo test` builds the examples before it runs this; `cargo test --test cli` alone does not.
+//! `conductor` as a person runs it: what it prints, what it says about mistakes, and how it exits.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken test should stop")]
 
@@ -47,13 +45,10 @@ impl std::fmt::Display for Ended {
     }
 }
 
-/// An example, without anything of the caller's surroundings that changes what it does.
-fn example(name: &str, arguments: &[&str]) -> Command {
-    let tests = std::env::current_exe().unwrap();
-    let path = tests.parent().unwrap().parent().unwrap().join("examples").join(name);
-    assert!(path.exists(), "{} is not there: run `cargo test` or `cargo build --examples`", path.display());
-    let mut command = Command::new(path);
-    command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+/// A command, without anything of the caller's surroundings that changes what it does.
+fn conductor(name: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_conductor"));
+    command.arg(name).args(arguments).stdin(Stdio::null()).kill_on_drop(true);
     for name in ["OPENCODE_BIN", "OPENCODE_SERVER_PASSWORD", "CLAUDE_BIN", "CLAUDE_CONFIG_DIR"] {
         command.env_remove(name);
     }
@@ -74,8 +69,8 @@ fn says(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn run_task_shows_a_whole_run_without_a_server() {
-    let ended = run(example("run_task", &[])).await;
+async fn a_whole_task_is_shown_without_a_server() {
+    let ended = run(conductor("run", &[])).await;
     assert_eq!(ended.status, 0, "{ended}");
     assert_eq!(ended.stderr, "");
     let shown = [
@@ -98,8 +93,8 @@ async fn run_task_shows_a_whole_run_without_a_server() {
 }
 
 #[tokio::test]
-async fn run_task_prints_one_json_object() {
-    let ended = run(example("run_task", &["--json", "--task", "t1", &says("Hello.")])).await;
+async fn a_task_is_printed_as_one_json_object() {
+    let ended = run(conductor("run", &["--json", "--task", "t1", &says("Hello.")])).await;
     assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
     let report = ended.json();
     assert_eq!(report["answer"], "Hello.");
@@ -116,11 +111,11 @@ async fn run_task_prints_one_json_object() {
 #[tokio::test]
 async fn a_failed_task_is_reported_and_exits_with_1() {
     let prompt = Script::new([Step::error(400)]).prompt("do it");
-    let ended = run(example("run_task", &["--json", &prompt])).await;
+    let ended = run(conductor("run", &["--json", &prompt])).await;
     assert_eq!(ended.status, 1, "{ended}");
     assert_eq!(ended.json()["completion"]["type"], "failed");
     assert_eq!(ended.json()["answer"], Value::Null);
-    let ended = run(example("run_task", &["--agent", "nobody", "--json", "hello"])).await;
+    let ended = run(conductor("run", &["--agent", "nobody", "--json", "hello"])).await;
     assert_eq!(ended.status, 1, "{ended}");
     assert_eq!(ended.json()["completion"]["type"], "notRun");
     assert_eq!(ended.json()["submission"], Value::Null);
@@ -137,33 +132,38 @@ async fn mistakes_get_one_line_and_2() {
     let (free, listener) = ("127.0.0.1:0", TcpListener::bind("127.0.0.1:0").await.unwrap());
     let taken = listener.local_addr().unwrap().to_string();
     let rows: &[(&str, &[&str], &str)] = &[
-        ("run_task", &["--bogus"], "invalid option '--bogus'"),
-        ("run_task", &["-x"], "invalid option '-x'"),
-        ("run_task", &["one", "two"], "put it in quotes"),
-        ("run_task", &[" "], "the prompt is empty"),
-        ("run_task", &["--server"], "missing argument for option '--server'"),
-        ("run_task", &["--server", "http://127.0.0.1:1", "hi"], "no server at http://127.0.0.1:1"),
-        ("run_task", &["--server", "nonsense", "hi"], "must be a valid URL"),
-        ("run_task", &["--server", &guarded, "hi"], "wants a password"),
-        ("run_task", &["--server", &guarded, "--password-env", "WRONG", "hi"], "refuses the password"),
+        ("rnu", &[], "there is no command 'rnu'"),
+        ("completions", &[], "no shell given"),
+        ("completions", &["cmd.exe"], "choose bash"),
+        ("run", &["--jsn"], "did you mean --json?"),
+        ("run", &["--bogus"], "invalid option '--bogus'"),
+        ("run", &["-x"], "invalid option '-x'"),
+        ("run", &["one", "two"], "put it in quotes"),
+        ("run", &[" "], "the prompt is empty"),
+        ("run", &["--server"], "missing argument for option '--server'"),
+        ("run", &["--server", "http://127.0.0.1:1", "hi"], "no server at http://127.0.0.1:1"),
+        ("run", &["--server", "nonsense", "hi"], "must be a valid URL"),
+        ("run", &["--server", &guarded, "hi"], "wants a password"),
+        ("run", &["--server", &guarded, "--password-env", "WRONG", "hi"], "refuses the password"),
+        ("run", &["--password-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE of --password-env is not set"),
+        ("run", &["--managed"], "say what to do"),
+        ("run", &["--managed", "hi"], "cannot find the executable"),
+        ("run", &["--managed", "--server", "http://127.0.0.1:1", "hi"], "choose one server"),
         (
-            "run_task",
-            &["--password-env", "NO_SUCH_VARIABLE"],
-            "NO_SUCH_VARIABLE of --password-env is not set",
+            "run",
+            &["--server", "http://127.0.0.1:1", "--server", "http://127.0.0.1:2", "hi"],
+            "choose one server",
         ),
-        ("run_task", &["--managed"], "say what to do"),
-        ("run_task", &["--managed", "hi"], "cannot find the executable"),
-        ("run_task", &["--managed", "--server", "http://127.0.0.1:1", "hi"], "choose one server"),
-        ("run_task", &["--agent-kind", "claude"], "say what to do"),
-        ("run_task", &["--agent-kind", "claude", "hi"], "npm install -g @anthropic-ai/claude-code"),
-        ("run_task", &["--agent-kind", "claude", "--managed", "hi"], "choose one server"),
-        ("run_task", &["--agent-kind", "nobody", "hi"], "choose opencode or claude"),
-        ("run_task", &["--directory", missing], "there is no such directory"),
-        ("run_task", &["--task", " "], "task id must not be empty"),
-        ("run_task", &["--model", "m"], "provider/model"),
-        ("run_task", &["--timeout", "0"], "a number of seconds above 0"),
-        ("run_task", &["--timeout", "soon"], "a number of seconds above 0"),
-        ("run_task", &["--permission", "perhaps"], "choose allow, reject or ask"),
+        ("run", &["--agent-kind", "claude"], "say what to do"),
+        ("run", &["--agent-kind", "claude", "hi"], "npm install -g @anthropic-ai/claude-code"),
+        ("run", &["--agent-kind", "claude", "--managed", "hi"], "choose one server"),
+        ("run", &["--agent-kind", "nobody", "hi"], "choose opencode or claude"),
+        ("run", &["--directory", missing], "there is no such directory"),
+        ("run", &["--task", " "], "task id must not be empty"),
+        ("run", &["--model", "m"], "provider/model"),
+        ("run", &["--timeout", "0"], "a number of seconds above 0"),
+        ("run", &["--timeout", "soon"], "a number of seconds above 0"),
+        ("run", &["--permission", "perhaps"], "choose allow, reject or ask"),
         ("fleet", &["--bogus"], "invalid option '--bogus'"),
         ("fleet", &["--tasks", "0"], "a number from 1 to"),
         ("fleet", &["--concurrency", "-1"], "a number from 1 to"),
@@ -174,46 +174,79 @@ async fn mistakes_get_one_line_and_2() {
         ("fleet", &["--managed"], "say what to do"),
         ("fleet", &["--permission", "ask"], "choose allow or reject"),
         ("fleet", &["--agent-kind", "claude", "hi"], "CLAUDE_BIN"),
-        ("dashboard", &["--bogus"], "invalid option '--bogus'"),
-        ("dashboard", &["--listen", "4747"], "give an address and a port"),
-        ("dashboard", &["--listen", "0.0.0.0:4747"], "the page has no password"),
-        ("dashboard", &["--listen", &taken], "choose another address"),
-        ("dashboard", &["--tasks", "0"], "a number from 1 to"),
-        ("dashboard", &["--tasks", "2", "hi"], "one prompt per task"),
-        ("dashboard", &[" "], "a prompt is empty"),
-        ("dashboard", &["--model", "m"], "provider/model"),
-        ("dashboard", &["--listen", free, "--directory", missing], "there is no such directory"),
+        ("serve", &["--bogus"], "invalid option '--bogus'"),
+        ("serve", &["--listen", "4747"], "give an address and a port"),
+        ("serve", &["--listen", "0.0.0.0:4747"], "the page has no password"),
+        ("serve", &["--listen", &taken], "choose another address"),
+        ("serve", &["--tasks", "0"], "a number from 1 to"),
+        ("serve", &["--tasks", "2", "hi"], "one prompt per task"),
+        ("serve", &[" "], "a prompt is empty"),
+        ("serve", &["--model", "m"], "provider/model"),
+        ("serve", &["--listen", free, "--directory", missing], "there is no such directory"),
+        ("serve", &["--listen", free, "--server", "http://127.0.0.1:1"], "no server at http://127.0.0.1:1"),
+        ("serve", &["--listen", free, "--server", &guarded], "wants a password"),
         (
-            "dashboard",
-            &["--listen", free, "--server", "http://127.0.0.1:1"],
-            "no server at http://127.0.0.1:1",
-        ),
-        ("dashboard", &["--listen", free, "--server", &guarded], "wants a password"),
-        (
-            "dashboard",
+            "serve",
             &["--listen", free, "--server", &guarded, "--password-env", "WRONG"],
             "refuses the password",
         ),
-        ("dashboard", &["--listen", free, "--managed"], "cannot find the executable"),
-        ("dashboard", &["--listen", free, "--agent-kind", "claude"], "CLAUDE_BIN"),
+        ("serve", &["--listen", free, "--managed"], "cannot find the executable"),
+        ("serve", &["--listen", free, "--agent-kind", "claude"], "CLAUDE_BIN"),
     ];
     for (name, arguments, words) in rows {
-        let mut command = example(name, arguments);
+        let mut command = conductor(name, arguments);
         command.env("WRONG", "wrong").env("OPENCODE_BIN", missing).env("CLAUDE_BIN", missing);
         let ended = run(command).await;
         assert_eq!(ended.status, 2, "{name} {arguments:?}: {ended}");
         assert_eq!(ended.stderr.lines().count(), 1, "{name} {arguments:?}: {ended}");
         assert!(ended.stderr.contains(words), "{name} {arguments:?}: {words:?} is missing in {ended}");
-        assert!(ended.stderr.starts_with(&format!("{name}: ")), "{ended}");
+        assert!(ended.stderr.starts_with("conductor: "), "{ended}");
     }
 }
 
 #[tokio::test]
 async fn help_is_no_mistake() {
-    for name in ["run_task", "fleet", "dashboard"] {
-        let ended = run(example(name, &["--help"])).await;
+    let says = async |arguments: &[&str], words: &str| {
+        let ended = run(conductor(arguments[0], &arguments[1..])).await;
         assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
-        assert!(ended.stdout.contains("--password-env VAR"), "{ended}");
+        assert!(ended.stdout.contains(words), "{words:?} is missing in {ended}");
+    };
+    for name in ["run", "fleet", "serve"] {
+        says(&[name, "--help"], "--password-env <VAR>").await;
+        says(&["help", name], "--password-env <VAR>").await;
+    }
+    says(&["--help"], "Runs one task and shows it live").await;
+    says(&["replay", "-h"], "<FILE>...").await;
+    says(&["completions", "--help"], "[possible values: bash,").await;
+    let version = format!("conductor {}\n", env!("CARGO_PKG_VERSION"));
+    says(&["--version"], &version).await;
+    says(&["-V"], &version).await;
+}
+
+#[tokio::test]
+async fn without_a_command_all_are_named() {
+    let ended = run(Command::new(env!("CARGO_BIN_EXE_conductor"))).await;
+    assert_eq!((ended.status, ended.stdout.as_str()), (2, ""), "{ended}");
+    for name in ["run", "fleet", "serve", "replay", "completions"] {
+        assert!(ended.stderr.contains(&format!("\n  {name} ")), "{name} is missing in {ended}");
+    }
+}
+
+#[tokio::test]
+async fn a_shell_understands_the_completions() {
+    use tokio::io::AsyncWriteExt;
+
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let ended = run(conductor("completions", &[shell])).await;
+        assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
+        assert!(ended.stdout.contains("password-env"), "{shell}: {ended}");
+        if shell == "bash" {
+            let mut bash = Command::new("bash").arg("-n").stdin(Stdio::piped()).spawn().unwrap();
+            let mut input = bash.stdin.take().unwrap();
+            input.write_all(ended.stdout.as_bytes()).await.unwrap();
+            drop(input);
+            assert!(bash.wait().await.unwrap().success());
+        }
     }
 }
 
@@ -222,7 +255,7 @@ async fn the_right_password_opens_a_server() {
     let guarded = FakeOpenCode::start_with(FakeOptions::new().password("right")).await.unwrap();
     let prompt = says("Welcome.");
     let mut command =
-        example("run_task", &["--server", &guarded.url(), "--password-env", "PW", "--json", &prompt]);
+        conductor("run", &["--server", &guarded.url(), "--password-env", "PW", "--json", &prompt]);
     command.env("PW", "right");
     let ended = run(command).await;
     assert_eq!(ended.status, 0, "{ended}");
@@ -233,7 +266,7 @@ async fn the_right_password_opens_a_server() {
 #[tokio::test]
 async fn a_fleet_runs_all_tasks_within_its_limit() {
     let prompt = says("Done.");
-    let ended = run(example("fleet", &["--tasks", "12", "--concurrency", "4", "--json", &prompt])).await;
+    let ended = run(conductor("fleet", &["--tasks", "12", "--concurrency", "4", "--json", &prompt])).await;
     assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
     let report = ended.json();
     let tasks = report["tasks"].as_array().unwrap();
@@ -250,22 +283,22 @@ async fn a_fleet_runs_all_tasks_within_its_limit() {
 #[tokio::test]
 async fn a_fleet_tells_which_tasks_failed() {
     let (good, bad) = (says("Done."), Script::new([Step::error(401)]).prompt("fail"));
-    let ended = run(example("fleet", &["--tasks", "4", &good, &bad])).await;
+    let ended = run(conductor("fleet", &["--tasks", "4", &good, &bad])).await;
     assert_eq!(ended.status, 1, "{ended}");
-    assert_eq!(ended.stderr, "fleet: 2 of 4 tasks did not succeed\n");
+    assert_eq!(ended.stderr, "conductor: 2 of 4 tasks did not succeed\n");
     assert!(ended.stdout.contains("2 of 4 succeeded"), "{ended}");
     assert!(ended.stdout.contains("scripted error 401"), "{ended}");
 }
 
-/// An example that runs on a fake Claude Code.
+/// A command that runs on a fake Claude Code.
 fn on_claude(fake: &FakeClaude, name: &str, arguments: &[&str]) -> Command {
-    let mut command = example(name, &[&["--agent-kind", "claude"], arguments].concat());
+    let mut command = conductor(name, &[&["--agent-kind", "claude"], arguments].concat());
     command.envs(fake.environment());
     command
 }
 
 #[tokio::test]
-async fn run_task_runs_on_claude_code() {
+async fn a_task_runs_on_claude_code() {
     let fake = FakeClaude::start().await.unwrap();
     let read = ClaudeTool::new("Read", json!({"file_path": "src/lib.rs"}), "a line");
     let part = ClaudeTool::subagent(ClaudeScript::text("I have looked."));
@@ -278,7 +311,7 @@ async fn run_task_runs_on_claude_code() {
     let prompt = script.prompt("Look at this");
     let place = TempDir::new().unwrap();
     let directory = place.path().to_str().unwrap();
-    let ended = run(on_claude(&fake, "run_task", &["--directory", directory, &prompt])).await;
+    let ended = run(on_claude(&fake, "run", &["--directory", directory, &prompt])).await;
     assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
     let shown = [
         "Claude Code",
@@ -297,7 +330,7 @@ async fn run_task_runs_on_claude_code() {
         assert!(ended.stdout.contains(words), "{words:?} is missing in {ended}");
     }
     assert!(!ended.stdout.contains("requests"), "there is no server: {ended}");
-    let ended = run(on_claude(&fake, "run_task", &["--directory", directory, "--json", &prompt])).await;
+    let ended = run(on_claude(&fake, "run", &["--directory", directory, "--json", &prompt])).await;
     assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
     let report = ended.json();
     assert_eq!(report["answer"], "First.\n\nSecond.");
@@ -313,7 +346,7 @@ async fn a_fleet_runs_on_claude_code() {
     let bad = ClaudeScript::new([vec![ClaudeStep::Error(400, "no".to_owned())]]).prompt("fail");
     let ended = run(on_claude(&fake, "fleet", &["--tasks", "4", "--json", &good, &bad])).await;
     assert_eq!(ended.status, 1, "{ended}");
-    assert_eq!(ended.stderr, "fleet: 2 of 4 tasks did not succeed\n");
+    assert_eq!(ended.stderr, "conductor: 2 of 4 tasks did not succeed\n");
     let report = ended.json();
     assert_eq!(report["succeeded"], 2, "{ended}");
     let answers = report["tasks"].as_array().unwrap().iter().filter(|task| task["answer"] == "Done.");
@@ -322,11 +355,11 @@ async fn a_fleet_runs_on_claude_code() {
 }
 
 #[tokio::test]
-async fn ctrl_c_aborts_the_tasks_of_the_dashboard_on_claude_code() {
+async fn ctrl_c_aborts_the_tasks_of_the_page_on_claude_code() {
     let fake = FakeClaude::start().await.unwrap();
     let never = ClaudeStep::Gate("never".to_owned());
     let prompt = ClaudeScript::new([vec![never, ClaudeStep::Text("never said".to_owned())]]).prompt("wait");
-    let mut command = on_claude(&fake, "dashboard", &["--listen", "127.0.0.1:0", &prompt]);
+    let mut command = on_claude(&fake, "serve", &["--listen", "127.0.0.1:0", &prompt]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     timeout(PATIENCE, fake.wait_at("never")).await.expect("the task starts");
     kill_process(Pid::from_raw(child.id().unwrap().cast_signed()).unwrap(), Signal::INT).unwrap();
@@ -361,12 +394,13 @@ async fn worktrees_of(repository: &TempDir) -> usize {
 async fn a_fleet_leaves_a_repository_as_it_was() {
     let repository = repository().await;
     let path = repository.path().to_str().unwrap();
-    let ended = run(example("fleet", &["--directory", path, "--tasks", "2", &says("Nothing to do.")])).await;
+    let ended =
+        run(conductor("fleet", &["--directory", path, "--tasks", "2", &says("Nothing to do.")])).await;
     assert_eq!(ended.status, 0, "{ended}");
     assert_eq!(worktrees_of(&repository).await, 1, "worktrees left behind: {ended}");
 }
 
-/// Starts an example on prompts that never end, interrupts it once they run, and waits for its end.
+/// Starts a command on prompts that never end, interrupts it once they run, and waits for its end.
 async fn interrupted(name: &str, arguments: &[&str], n_running: usize) -> Ended {
     let fake = FakeOpenCode::start().await.unwrap();
     let mut step = Step::text("never said");
@@ -374,7 +408,8 @@ async fn interrupted(name: &str, arguments: &[&str], n_running: usize) -> Ended 
     let prompt = Script::new([step]).prompt("wait");
     let url = fake.url();
     let arguments = [arguments, &["--server", &url, &prompt]].concat();
-    let mut child = example(name, &arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        conductor(name, &arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let begun = fake.wait_for(|log| log.gates_reached.len() >= n_running);
     timeout(PATIENCE, begun).await.expect("the tasks start");
     kill_process(Pid::from_raw(child.id().unwrap().cast_signed()).unwrap(), Signal::INT).unwrap();
@@ -391,7 +426,7 @@ async fn interrupted(name: &str, arguments: &[&str], n_running: usize) -> Ended 
 
 #[tokio::test]
 async fn ctrl_c_aborts_the_task() {
-    let ended = interrupted("run_task", &["--json"], 1).await;
+    let ended = interrupted("run", &["--json"], 1).await;
     assert_eq!(ended.status, 1, "{ended}");
     assert!(ended.stderr.contains("aborted"), "{ended}");
     assert_eq!(ended.json()["client"]["reconnects"], 0);
@@ -410,12 +445,12 @@ async fn ctrl_c_aborts_the_whole_fleet() {
         .collect();
     assert_eq!(types.iter().filter(|kind| **kind == "notStarted").count(), 3, "{ended}");
     assert!(types.iter().all(|kind| ["notStarted", "aborted", "notRun"].contains(kind)), "{ended}");
-    assert_eq!(ended.stderr, "fleet: 5 of 5 tasks did not succeed\n");
+    assert_eq!(ended.stderr, "conductor: 5 of 5 tasks did not succeed\n");
 }
 
 #[tokio::test]
-async fn ctrl_c_aborts_the_tasks_of_the_dashboard_and_is_no_failure() {
-    let ended = interrupted("dashboard", &["--listen", "127.0.0.1:0"], 1).await;
+async fn ctrl_c_aborts_the_tasks_of_the_page_and_is_no_failure() {
+    let ended = interrupted("serve", &["--listen", "127.0.0.1:0"], 1).await;
     assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
     assert!(ended.stdout.starts_with("http://127.0.0.1:"), "{ended}");
 }
@@ -426,7 +461,7 @@ async fn a_person_at_the_terminal_is_asked() {
     tool.result.ask = Some(("bash".to_owned(), "touch x".to_owned()));
     let prompt = Script::new([Step::tool(tool), Step::text("Done.")]).prompt("do it");
     for (typed, status) in [("y\n", "completed"), ("n\n", "error"), ("", "error")] {
-        let mut command = example("run_task", &["--permission", "ask", "--json", &prompt]);
+        let mut command = conductor("run", &["--permission", "ask", "--json", &prompt]);
         let input = tempfile::NamedTempFile::new().unwrap();
         fs::write(input.path(), typed).unwrap();
         command.stdin(fs::File::open(input.path()).unwrap());
@@ -442,7 +477,7 @@ async fn typed_ahead_input_does_not_answer() {
     let mut tool = ScriptedTool::new("bash", json!({"command": "touch x"})).output("ok");
     tool.result.ask = Some(("bash".to_owned(), "touch x".to_owned()));
     let prompt = Script::new([Step::tool(tool), Step::text("Done.")]).prompt("do it");
-    let command = example("run_task", &["--permission", "ask", "--json", &prompt]);
+    let command = conductor("run", &["--permission", "ask", "--json", &prompt]);
     let printed = answered_at_a_terminal(command, "y\ny\n", "n\n").await;
     assert!(printed.contains("touch x") && printed.contains("[a]lways allows from now on"), "{printed}");
     assert!(printed.contains("\"status\": \"error\""), "{printed}");
@@ -487,13 +522,13 @@ async fn nothing_that_steers_a_terminal_is_printed() {
     let is_evil = |c: char| c.is_control() && c != '\n' || ('\u{202a}'..='\u{202e}').contains(&c);
     let failing = with_message(evil);
     for (program, args) in [
-        ("run_task", vec![prompt.as_str()]),
-        ("run_task", vec!["--json", prompt.as_str()]),
-        ("run_task", vec![failing.as_str()]),
+        ("run", vec![prompt.as_str()]),
+        ("run", vec!["--json", prompt.as_str()]),
+        ("run", vec![failing.as_str()]),
         ("fleet", vec!["--json", prompt.as_str()]),
         ("fleet", vec![prompt.as_str(), failing.as_str()]),
     ] {
-        let ended = run(example(program, &args)).await;
+        let ended = run(conductor(program, &args)).await;
         for text in [&ended.stdout, &ended.stderr] {
             let found: Vec<char> = text.chars().filter(|c| is_evil(*c)).collect();
             assert!(found.is_empty(), "{program} {args:?}: {found:?} in {ended}");
@@ -543,8 +578,8 @@ impl Home {
         Some(Self { directory, executable, _model: model })
     }
 
-    fn example(&self, name: &str, arguments: &[&str]) -> Command {
-        let mut command = example(name, arguments);
+    fn conductor(&self, name: &str, arguments: &[&str]) -> Command {
+        let mut command = conductor(name, arguments);
         command
             .env("OPENCODE_BIN", &self.executable)
             .env("HOME", self.directory.path())
@@ -558,16 +593,16 @@ impl Home {
 }
 
 #[tokio::test]
-async fn run_task_works_on_a_server_of_its_own() {
+async fn a_task_works_on_a_server_of_its_own() {
     let Some(home) = Home::new().await else { return };
-    let ended = run(home.example("run_task", &["--managed", "--json", &says("Hello from afar.")])).await;
+    let ended = run(home.conductor("run", &["--managed", "--json", &says("Hello from afar.")])).await;
     assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
     let report = ended.json();
     assert_eq!(report["answer"], "Hello from afar.");
     assert_eq!(report["completion"]["type"], "settled");
     assert_eq!(report["messages"].as_array().unwrap().len(), 1);
     assert!(report["client"]["requests"].as_u64().unwrap() > 0);
-    let ended = run(home.example("run_task", &["--managed", "--model", "no/such", "hello"])).await;
+    let ended = run(home.conductor("run", &["--managed", "--model", "no/such", "hello"])).await;
     assert_eq!(ended.status, 1, "{ended}");
 }
 
@@ -581,7 +616,7 @@ async fn a_person_sees_in_full_what_a_real_server_would_run() {
     let tool = ScriptedTool::new("bash", json!({"command": command, "description": "list the files"}));
     let prompt = Script::new([Step::tool(tool), Step::text("Done.")]).prompt("do it");
     for (answer, runs) in [("n\n", false), ("y\n", true)] {
-        let command = home.example("run_task", &["--managed", "--permission", "ask", &prompt]);
+        let command = home.conductor("run", &["--managed", "--permission", "ask", &prompt]);
         let printed = answered_at_a_terminal(command, "y\n", answer).await;
         let before = printed.split("[N]o").next().unwrap();
         assert!(
@@ -598,7 +633,7 @@ async fn a_person_sees_in_full_what_a_real_server_would_run() {
 async fn a_fleet_works_on_a_server_of_its_own() {
     let Some(home) = Home::new().await else { return };
     let args = ["--managed", "--tasks", "12", "--concurrency", "4", "--json", &says("Done.")];
-    let ended = run(home.example("fleet", &args)).await;
+    let ended = run(home.conductor("fleet", &args)).await;
     assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
     assert_eq!(ended.json()["succeeded"], 12);
 }
@@ -611,7 +646,7 @@ async fn a_fleet_keeps_what_its_tasks_have_changed() {
     let touch = ScriptedTool::new("bash", json!({"command": "touch new", "description": "make a file"}));
     let change = Script::new([Step::tool(touch), Step::text("Done.")]).prompt("make a file");
     let args = ["--managed", "--directory", path, "--json", &change, &says("Nothing to do.")];
-    let ended = run(home.example("fleet", &args)).await;
+    let ended = run(home.conductor("fleet", &args)).await;
     assert_eq!(ended.status, 0, "{ended}");
     let report = ended.json();
     let [changed, unchanged] = [0, 1].map(|index| &report["tasks"][index]);
@@ -633,7 +668,7 @@ async fn a_fleet_keeps_what_its_tasks_have_committed() {
     let tool = ScriptedTool::new("bash", json!({"command": commit, "description": "commit"}));
     let change = Script::new([Step::tool(tool), Step::text("Done.")]).prompt("commit");
     let args = ["--managed", "--directory", path, "--json", &change];
-    let ended = run(home.example("fleet", &args)).await;
+    let ended = run(home.conductor("fleet", &args)).await;
     assert_eq!(ended.status, 0, "{ended}");
     let task = &ended.json()["tasks"][0];
     assert_eq!(

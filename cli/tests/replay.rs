@@ -1,11 +1,10 @@
-//! `replay` as a person runs it, on the recorded sessions and on what is none.
-//!
-//! `cargo test` builds the example before it runs this; `cargo test --test replay` alone does not.
+//! `conductor replay` as a person runs it, on the recorded sessions and on what is none.
 
 #![expect(clippy::unwrap_used, reason = "a broken test rig should stop the test")]
 
 use std::{
     fs,
+    io::Read,
     path::{Path, PathBuf},
     process::{Command, Output},
 };
@@ -14,10 +13,8 @@ use opencode_conductor::{ConversationEvent, SessionConversationState};
 use serde_json::{Value, json};
 
 fn replay(arguments: &[&str]) -> Output {
-    let tests = std::env::current_exe().unwrap();
-    let path = tests.parent().unwrap().parent().unwrap().join("examples/replay");
-    assert!(path.exists(), "{} is not there: run `cargo test` or `cargo build --examples`", path.display());
-    Command::new(path).args(arguments).env_remove("NO_COLOR").output().unwrap()
+    let mut command = Command::new(env!("CARGO_BIN_EXE_conductor"));
+    command.arg("replay").args(arguments).env_remove("NO_COLOR").output().unwrap()
 }
 
 fn fixtures() -> Vec<PathBuf> {
@@ -79,14 +76,39 @@ fn the_views_show_the_conversation() {
             [events.to_str().unwrap()].into_iter().chain(arguments.iter().copied()).collect();
         String::from_utf8(replay(&arguments).stdout).unwrap()
     };
-    let terminal = show(&[]);
+    let terminal = at_a_terminal(&events, "");
     assert!(
         terminal.contains("\u{1b}[32m⏵ nester outer") && terminal.contains("    Inner is done."),
         "{terminal}"
     );
+    for plain in [show(&[]), at_a_terminal(&events, "1")] {
+        assert!(plain.contains("⏵ nester outer") && !plain.contains('\u{1b}'), "{plain}");
+    }
     let markdown = show(&["--markdown"]);
     assert!(markdown.contains("> ### Subagent general: inner · success"), "{markdown}");
     assert!(markdown.contains("> > Inner is done."), "{markdown}");
+}
+
+/// What `replay` prints on a terminal, with `NO_COLOR` as given.
+fn at_a_terminal(file: &Path, no_color: &str) -> String {
+    use rustix::{fs::OFlags, pty};
+
+    let terminal = pty::openpt(pty::OpenptFlags::RDWR | pty::OpenptFlags::NOCTTY).unwrap();
+    pty::grantpt(&terminal).unwrap();
+    pty::unlockpt(&terminal).unwrap();
+    let name = pty::ptsname(&terminal, Vec::new()).unwrap();
+    let screen =
+        rustix::fs::open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY, rustix::fs::Mode::empty()).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_conductor"));
+    let mut process =
+        command.arg("replay").arg(file).env("NO_COLOR", no_color).stdout(screen).spawn().unwrap();
+    // It holds the terminal open.
+    drop(command);
+    let mut printed = Vec::new();
+    // A terminal that no program has open any more cannot be read.
+    let _ = fs::File::from(terminal).read_to_end(&mut printed);
+    assert!(process.wait().unwrap().success());
+    String::from_utf8(printed).unwrap()
 }
 
 /// Models, tools and servers write what they like; a person who looks at it has a terminal that obeys.
@@ -176,9 +198,9 @@ fn a_mistake_is_one_clear_line_and_status_2() {
             vec![export.as_str(), "--format", "opencode-messages"],
             "export.json: the transcript could not be decoded",
         ),
-        (vec![export.as_str(), "--format", "yaml"], "unknown format"),
-        (vec![export.as_str(), "--format"], "--format needs a value"),
-        (vec![export.as_str(), "--colour"], "unknown option"),
+        (vec![export.as_str(), "--format", "yaml"], "--format yaml: choose auto, opencode-events"),
+        (vec![export.as_str(), "--format"], "missing argument for option '--format'"),
+        (vec![export.as_str(), "--colour"], "invalid option '--colour'"),
         (vec![export.as_str(), text.as_str()], "notes.txt: "),
     ] {
         let output = replay(&arguments);

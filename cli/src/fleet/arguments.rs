@@ -1,120 +1,91 @@
 //! The command line.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
-use lexopt::{Arg, Parser};
-use opencode_conductor::{wire::ModelRef, worktree::IgnoredFiles};
-use opencode_conductor_examples::{
+use clap::{Args, ValueEnum, ValueHint};
+use opencode_conductor::{PermissionPolicy, worktree::IgnoredFiles};
+use opencode_conductor_cli::{
     backend::{Choice, ServerFlags},
     demo,
     failure::Failure,
-    flags::{self, Word, existing_directory, text},
+    values,
 };
 
-pub(crate) const HELP: &str = "\
-Runs many tasks at a time, each in a git worktree of its own.
-
-usage: fleet [FLAGS] [\"PROMPT\"...]
-
-  --tasks N            how many tasks (default: one per prompt, else 6); prompts are used in turn
-  --concurrency N      how many at a time (default: 3)
-  --directory DIR      the git repository to make worktrees of (default: a small one, made for the occasion)
-  --model P/M          the model, as provider/model (default: the server's)
-  --agent NAME         the agent (default: the server's)
-  --timeout SECONDS    how long a model may be silent (default: 45)
-  --permission WHAT    what happens when a tool needs permission: allow or reject (default: reject)
-  --discard-ignored    remove worktrees in which only ignored files are new (default: they are kept)
-  --json               print one JSON object at the end, and nothing else
-
-{server}
-
-exit status: 0 all tasks succeeded, 1 not all did, 2 they could not be tried
-";
+use crate::prompt_flags::PromptFlags;
 
 /// More would be a mistake.
 const MAX_TASKS: usize = 1000;
 
+const AFTER_HELP: &str = "\
+Worktrees in which a task has left work (files, ignored files, commits) are kept and named in the summary.
+Ctrl-C aborts everything that runs, starts nothing more, and still prints the summary.
+
+Exit status: 0 all tasks succeeded, 1 not all did, 2 they could not be tried";
+
+/// Runs many tasks at a time, each in a git worktree of its own
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    pub(crate) server: ServerFlags,
-    pub(crate) tasks: usize,
+    /// What to do, used in turn [default on the fake server: demonstrations]
+    #[arg(value_name = "PROMPT")]
+    prompts: Vec<String>,
+    /// How many tasks [default: one per prompt, else 6]
+    #[arg(long, value_name = "N", value_parser = values::count(MAX_TASKS), allow_negative_numbers = true)]
+    tasks: Option<usize>,
+    /// How many at a time
+    #[arg(long, value_name = "N", value_parser = values::count(MAX_TASKS), allow_negative_numbers = true)]
+    #[arg(default_value = "3")]
     pub(crate) concurrency: usize,
+    /// The git repository to make worktrees of [default: a small one, made for the occasion]
+    #[arg(long, value_name = "DIR", value_parser = values::existing_directory(), value_hint = ValueHint::DirPath)]
     pub(crate) directory: Option<PathBuf>,
-    pub(crate) model: Option<ModelRef>,
-    pub(crate) agent: Option<String>,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) allow: bool,
-    pub(crate) ignored: IgnoredFiles,
+    #[command(flatten)]
+    pub(crate) prompt_flags: PromptFlags,
+    /// What happens when a tool needs permission
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Permission::Reject)]
+    permission: Permission,
+    /// Remove worktrees in which only ignored files are new [default: they are kept]
+    #[arg(long)]
+    discard_ignored: bool,
+    /// Print one JSON object at the end, and nothing else
+    #[arg(long)]
     pub(crate) json: bool,
-    pub(crate) prompts: Vec<String>,
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
+}
+
+/// There are too many tasks for a person to be asked.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Permission {
+    Allow,
+    Reject,
 }
 
 impl Arguments {
-    /// What was typed; nothing if help was asked for.
-    pub(crate) fn parse() -> Result<Option<Self>, Failure> {
-        let mut server = ServerFlags::default();
-        let (mut tasks, mut concurrency, mut directory) = (None, 3, None);
-        let (mut model, mut agent, mut timeout, mut prompts) = (None, None, None, Vec::new());
-        let (mut allow, mut json, mut ignored) = (false, false, IgnoredFiles::Keep);
-        let mut parser = Parser::from_env();
-        while let Some(word) = flags::next(&mut parser)? {
-            let flag = match word {
-                Word::Flag(name) => name,
-                Word::Value(prompt) => {
-                    prompts.push(prompt);
-                    continue;
-                }
-            };
-            match flag.as_str() {
-                "help" => return Ok(None),
-                "json" => json = true,
-                "discard-ignored" => ignored = IgnoredFiles::Discard,
-                "tasks" => tasks = Some(flags::count("--tasks", &text(parser.value()?), MAX_TASKS)?),
-                "concurrency" => {
-                    concurrency = flags::count("--concurrency", &text(parser.value()?), MAX_TASKS)?;
-                }
-                "directory" => directory = Some(existing_directory(&PathBuf::from(parser.value()?))?),
-                "model" => model = Some(flags::model(&text(parser.value()?))?),
-                "agent" => agent = Some(text(parser.value()?)),
-                "timeout" => timeout = Some(flags::seconds("--timeout", &text(parser.value()?))?),
-                "permission" => {
-                    allow = match text(parser.value()?).as_str() {
-                        "allow" => true,
-                        "reject" => false,
-                        other => {
-                            let line = format!("--permission {other}: choose allow or reject");
-                            return Err(Failure::usage(line));
-                        }
-                    }
-                }
-                other => {
-                    if !server.take(other, &mut parser)? {
-                        return Err(Arg::Long(other).unexpected().into());
-                    }
-                }
-            }
-        }
-        if prompts.iter().any(|prompt| prompt.trim().is_empty()) {
+    /// What to do in each task.
+    pub(crate) fn prompts(&self) -> Result<Vec<String>, Failure> {
+        if self.prompts.iter().any(|prompt| prompt.trim().is_empty()) {
             return Err(Failure::usage("a prompt is empty"));
         }
-        if prompts.is_empty() && server.choice != Choice::Fake {
-            return Err(Failure::usage("say what to do: fleet [FLAGS] \"PROMPT\"..."));
+        let prompts = match self.server.choice()? {
+            Choice::Fake if self.prompts.is_empty() => demo::PROMPTS.map(str::to_owned).to_vec(),
+            _ if self.prompts.is_empty() => {
+                return Err(Failure::usage("say what to do: conductor fleet [OPTIONS] \"PROMPT\"..."));
+            }
+            _ => self.prompts.clone(),
+        };
+        let n_tasks = self.tasks.unwrap_or(prompts.len());
+        Ok(prompts.into_iter().cycle().take(n_tasks).collect())
+    }
+
+    pub(crate) fn permissions(&self) -> PermissionPolicy {
+        match self.permission {
+            Permission::Allow => PermissionPolicy::AllowOnce,
+            Permission::Reject => PermissionPolicy::Reject,
         }
-        let tasks = tasks.unwrap_or(if prompts.is_empty() { 6 } else { prompts.len() });
-        if prompts.is_empty() {
-            prompts = demo::PROMPTS.map(str::to_owned).to_vec();
-        }
-        Ok(Some(Self {
-            server,
-            tasks,
-            concurrency,
-            directory,
-            model,
-            agent,
-            timeout,
-            allow,
-            ignored,
-            json,
-            prompts,
-        }))
+    }
+
+    pub(crate) fn ignored_files(&self) -> IgnoredFiles {
+        if self.discard_ignored { IgnoredFiles::Discard } else { IgnoredFiles::Keep }
     }
 }

@@ -5,12 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use opencode_conductor_examples::{
+use opencode_conductor_cli::{
     output::{self, Colours},
     style::{self, Ink, Style, shorten},
 };
 
-use crate::{
+use super::{
     summary::verdict,
     work::{News, Outcome, Task},
 };

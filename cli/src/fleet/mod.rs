@@ -1,14 +1,4 @@
-//! Runs many tasks at a time, each in a git worktree of its own, and shows how they get on.
-//!
-//! ```sh
-//! cargo run --example fleet -- --tasks 12 --concurrency 4         # a demonstration on a fake server
-//! cargo run --example fleet -- --managed --directory . "Find one bug and fix it" "Write one missing test"
-//! ```
-//!
-//! Worktrees in which a task has left work (files, ignored files, commits) are kept and named in the summary; the others are removed. Ctrl-C aborts
-//! everything that runs, starts nothing more, and still prints the summary.
-//!
-//! Exit status: 0 if all tasks succeeded, 1 if not, 2 if they could not be tried.
+//! `conductor fleet`: many tasks at a time, each in a git worktree of its own, and how they get on.
 
 mod arguments;
 mod board;
@@ -22,12 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use opencode_conductor::PermissionPolicy;
-use opencode_conductor_examples::{
-    backend::{Backend, ServerFlags},
-    failure::{self, Failure},
+use opencode_conductor_cli::{
+    backend::Backend,
+    failure::Failure,
     interrupt::Interrupts,
-    logging,
     output::{self, Colours},
 };
 use tokio::{
@@ -37,34 +25,27 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    arguments::Arguments,
+use self::{
     board::Board,
     summary::Summary,
     work::{Outcome, Task},
     worktrees::Worktrees,
 };
 
+pub(crate) use self::arguments::Arguments;
+
 /// Often enough to look alive.
 const REDRAW: Duration = Duration::from_millis(100);
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    logging::init();
-    failure::exit("fleet", run().await)
-}
-
-#[expect(clippy::print_stdout, reason = "this is what the program is for")]
-async fn run() -> Result<ExitCode, Failure> {
-    let Some(arguments) = Arguments::parse()? else {
-        print!("{}", arguments::HELP.replace("{server}", ServerFlags::HELP));
-        return Ok(ExitCode::SUCCESS);
-    };
-    let worktrees = Worktrees::create(arguments.directory.as_deref(), arguments.tasks).await?;
+/// Runs the tasks; whether all succeeded is the program's end.
+pub(crate) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let prompts = arguments.prompts()?;
+    let worktrees = Worktrees::create(arguments.directory.as_deref(), prompts.len()).await?;
+    let tasks = worktrees.tasks(&prompts, &arguments.prompt_flags);
     let backend = Backend::start(&arguments.server, worktrees.repository()).await?;
-    let summary = run_all(&backend, &arguments, &worktrees).await;
+    let summary = run_all(&backend, arguments, tasks).await;
     backend.stop().await;
-    let kept = worktrees.remove_unchanged(arguments.ignored).await;
+    let kept = worktrees.remove_unchanged(arguments.ignored_files()).await;
     let summary = summary?.with_kept(kept);
     // A reader that has seen enough is no failure.
     let _ = if arguments.json {
@@ -76,19 +57,13 @@ async fn run() -> Result<ExitCode, Failure> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
-async fn run_all(
-    backend: &Backend,
-    arguments: &Arguments,
-    worktrees: &Worktrees,
-) -> Result<Summary, Failure> {
-    let permissions = if arguments.allow { PermissionPolicy::AllowOnce } else { PermissionPolicy::Reject };
+async fn run_all(backend: &Backend, arguments: &Arguments, tasks: Vec<Task>) -> Result<Summary, Failure> {
     // One manager for all: their sessions share its connections, one event stream per directory.
-    let manager = backend.manager().permissions(permissions).build();
+    let manager = backend.manager().permissions(arguments.permissions()).build();
     let places = Arc::new(Semaphore::new(arguments.concurrency));
     let stop = CancellationToken::new();
     let (news, mut reader) = mpsc::unbounded_channel();
     let mut running = JoinSet::new();
-    let tasks: Vec<Task> = worktrees.tasks(arguments);
     let started = Instant::now();
     for (index, task) in tasks.iter().cloned().enumerate() {
         let work = task.run(index, manager.clone(), Arc::clone(&places), stop.clone(), news.clone());

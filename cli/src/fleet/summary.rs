@@ -3,14 +3,14 @@
 use std::{fmt, path::PathBuf, process::ExitCode, time::Duration};
 
 use opencode_conductor::{ClientStatistics, Completion, PromptExecutionResult, Usage};
-use opencode_conductor_examples::{
+use opencode_conductor_cli::{
     failure::{Failure, one_line},
     json, steps,
     style::{self, Ink, Style, shorten},
 };
 use serde_json::{Value, json};
 
-use crate::work::{End, Outcome, Task};
+use super::work::{End, Outcome, Task};
 
 pub(crate) struct Summary {
     tasks: Vec<(Task, Option<Outcome>)>,

@@ -7,13 +7,15 @@ use std::{
 };
 
 use opencode_conductor::{
-    AbortReport, AgentStatus, BlockBody, ConversationEvent, ConversationManager, CreateTaskSession, ModelRef,
+    AbortReport, AgentStatus, BlockBody, ConversationEvent, ConversationManager, CreateTaskSession,
     PromptError, PromptExecutionResult, PromptInput, Update,
     worktree::{Work, Worktree},
 };
-use opencode_conductor_examples::failure::one_line;
+use opencode_conductor_cli::failure::one_line;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
+
+use crate::prompt_flags::PromptFlags;
 
 #[derive(Clone)]
 pub(crate) struct Task {
@@ -21,9 +23,7 @@ pub(crate) struct Task {
     pub(crate) prompt: String,
     pub(crate) repository: PathBuf,
     pub(crate) worktree: Worktree,
-    pub(crate) model: Option<ModelRef>,
-    pub(crate) agent: Option<String>,
-    pub(crate) timeout: Option<Duration>,
+    pub(crate) flags: PromptFlags,
 }
 
 /// Something to show while a task runs.
@@ -93,16 +93,7 @@ impl Task {
             Ok(meta) => meta.session_id,
             Err(error) => return End::NoSession(one_line(&error)),
         };
-        let mut input = PromptInput::new(session.clone(), self.prompt.as_str());
-        if let Some(model) = &self.model {
-            input = input.model(model.clone());
-        }
-        if let Some(agent) = &self.agent {
-            input = input.agent(agent.as_str());
-        }
-        if let Some(timeout) = self.timeout {
-            input = input.idle_timeout(timeout);
-        }
+        let input = self.flags.apply(PromptInput::new(session.clone(), self.prompt.as_str()));
         let mut running = manager.prompt(input).start();
         let mut updates = running.updates();
         let ended = loop {

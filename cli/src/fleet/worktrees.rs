@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use opencode_conductor::worktree::{self, IgnoredFiles, Worktree};
-use opencode_conductor_examples::failure::{Failure, one_line};
+use opencode_conductor_cli::failure::{Failure, one_line};
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use crate::{arguments::Arguments, work::Task};
+use super::work::Task;
+use crate::prompt_flags::PromptFlags;
 
 pub(crate) struct Worktrees {
     /// Holds the worktrees, and the repository if it was made for the occasion.
@@ -49,16 +50,13 @@ impl Worktrees {
     }
 
     /// A task for every worktree.
-    pub(crate) fn tasks(&self, arguments: &Arguments) -> Vec<Task> {
-        let prompts = arguments.prompts.iter().cycle();
+    pub(crate) fn tasks(&self, prompts: &[String], flags: &PromptFlags) -> Vec<Task> {
         let tasks = self.all.iter().zip(prompts).map(|(worktree, prompt)| Task {
             id: worktree.path().file_name().unwrap_or_default().to_string_lossy().into_owned(),
             prompt: prompt.clone(),
             repository: self.repository.clone(),
             worktree: worktree.clone(),
-            model: arguments.model.clone(),
-            agent: arguments.agent.clone(),
-            timeout: arguments.timeout,
+            flags: flags.clone(),
         });
         tasks.collect()
     }

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, stdin};
 
 use opencode_conductor::{Ask, Decision, Permission, PermissionPolicy, QuestionPolicy};
-use opencode_conductor_examples::{
+use opencode_conductor_cli::{
     output::{self, Colours, spelled_out},
     style::{Ink, Style},
 };

@@ -1,13 +1,4 @@
-//! Runs one task and shows it live.
-//!
-//! ```sh
-//! cargo run --example run_task                                     # a demonstration on a fake server
-//! cargo run --example run_task -- --managed "Explain src/lib.rs"   # on a real `opencode`, started for this run
-//! cargo run --example run_task -- --server http://127.0.0.1:4096 --json "Say hello"
-//! cargo run --example run_task -- --agent-kind claude "Say hello"  # on a real `claude`
-//! ```
-//!
-//! Exit status: 0 if the task succeeded, 1 if it failed, 2 if it could not be tried.
+//! `conductor run`: one task, shown live.
 
 mod arguments;
 mod ask;
@@ -23,44 +14,33 @@ use opencode_conductor::{
     ConversationManager, CreateTaskSession, PermissionPolicy, PromptError, PromptExecutionResult,
     PromptInput, SessionId,
 };
-use opencode_conductor_examples::{
-    backend::{Backend, ServerFlags},
-    failure::{self, Failure, one_line},
+use opencode_conductor_cli::{
+    backend::Backend,
+    failure::{Failure, one_line},
     interrupt::Interrupts,
     json::Report,
-    logging, output,
+    output,
 };
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::{
-    arguments::{Arguments, Permission},
-    ask::Asker,
-    view::View,
-};
+use self::{arguments::Permission, ask::Asker, view::View};
+
+pub(crate) use self::arguments::Arguments;
 
 /// Often enough to look alive.
 const REDRAW: Duration = Duration::from_millis(80);
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    logging::init();
-    failure::exit("run_task", run().await)
-}
-
-#[expect(clippy::print_stdout, reason = "this is what the program is for")]
-async fn run() -> Result<ExitCode, Failure> {
-    let Some(arguments) = Arguments::parse()? else {
-        print!("{}", arguments::HELP.replace("{server}", ServerFlags::HELP));
-        return Ok(ExitCode::SUCCESS);
-    };
+/// Runs the task; its end is the program's.
+pub(crate) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let prompt = arguments.prompt()?;
     let backend = Backend::start(&arguments.server, &arguments.directory).await?;
-    let ran = run_on(&backend, &arguments).await;
+    let ran = run_on(&backend, arguments, prompt).await;
     backend.stop().await;
     ran
 }
 
 #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
-async fn run_on(backend: &Backend, arguments: &Arguments) -> Result<ExitCode, Failure> {
+async fn run_on(backend: &Backend, arguments: &Arguments, prompt: &str) -> Result<ExitCode, Failure> {
     // Who answers when a tool needs permission or the model has a question.
     let (asker, mut questions) = Asker::new();
     let builder = backend.manager();
@@ -73,21 +53,12 @@ async fn run_on(backend: &Backend, arguments: &Arguments) -> Result<ExitCode, Fa
 
     // One session per task, in the task's directory.
     let directory = &arguments.directory;
-    let session = CreateTaskSession::new("examples", arguments.task.as_str(), directory, directory);
+    let session = CreateTaskSession::new("conductor", arguments.task.as_str(), directory, directory);
     let session = manager.create_task_session(session).await;
     let session = session.map_err(|error| Failure::usage(one_line(&error)))?.session_id;
 
     // The prompt runs in the background; its updates say when to look.
-    let mut input = PromptInput::new(session.clone(), arguments.prompt.as_str());
-    if let Some(timeout) = arguments.timeout {
-        input = input.idle_timeout(timeout);
-    }
-    if let Some(agent) = &arguments.agent {
-        input = input.agent(agent.as_str());
-    }
-    if let Some(model) = &arguments.model {
-        input = input.model(model.clone());
-    }
+    let input = arguments.prompt_flags.apply(PromptInput::new(session.clone(), prompt));
     let started = Instant::now();
     let mut running = manager.prompt(input).start();
     let mut updates = running.updates();

@@ -6,14 +6,14 @@ use opencode_conductor::{
     AgentStatus, BlockBody, BlockId, BlockStatus, ClientStatistics, Completion, ConversationBlock,
     PromptExecutionResult, RunStatus, SessionConversationState, SubagentBlock, Thread, Update,
 };
-use opencode_conductor_examples::{
+use opencode_conductor_cli::{
     output::{self, Colours},
     steps,
     style::{self, Ink, Style, shorten, wrap},
 };
 use serde_json::Value;
 
-use crate::arguments::Arguments;
+use super::Arguments;
 
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 /// How much of a tool's output is shown.

@@ -8,7 +8,7 @@ use std::{
 use opencode_conductor::{Ask, AskHandler, Decision, RequestId};
 use tokio::sync::oneshot;
 
-use crate::hub::Hub;
+use super::hub::Hub;
 
 /// Where decisions are waited for.
 pub(crate) struct Desk {

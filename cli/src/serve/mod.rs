@@ -1,15 +1,8 @@
-//! Runs tasks and shows them live on a web page: text as it streams, tools, subagents, cost, and what needs a decision.
-//!
-//! ```sh
-//! cargo run --example dashboard                                   # a demonstration on a fake server
-//! cargo run --example dashboard -- --managed "Explain src/lib.rs" "Find one bug and fix it"
-//! ```
+//! `conductor serve`: tasks on a web page, with text as it streams, tools, subagents, cost, and what needs a decision.
 //!
 //! The page gets a snapshot of all tasks and then every change, among them the library's own conversation events, which it folds as
 //! the library does. It listens on this machine only, and lets in only who knows the address that it prints, with the token in it: whoever
 //! is in can start tasks and grant permissions.
-//!
-//! Ctrl-C aborts everything that runs and ends the program. Exit status: 0, or 2 if it could not start.
 
 mod arguments;
 mod ask;
@@ -20,46 +13,38 @@ mod work;
 use std::{process::ExitCode, sync::Arc};
 
 use opencode_conductor::{PermissionPolicy, QuestionPolicy};
-use opencode_conductor_examples::{
-    backend::{Backend, ServerFlags},
-    failure::{self, Failure},
-    interrupt::Interrupts,
-    logging,
-};
+use opencode_conductor_cli::{backend::Backend, failure::Failure, interrupt::Interrupts};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    arguments::Arguments,
+use self::{
     ask::Desk,
     hub::{About, Hub},
     web::{Key, Site},
     work::Runner,
 };
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    logging::init();
-    failure::exit("dashboard", run().await)
-}
+pub(crate) use self::arguments::Arguments;
 
-#[expect(clippy::print_stdout, reason = "this is what the program is for")]
-async fn run() -> Result<ExitCode, Failure> {
-    let Some(arguments) = Arguments::parse()? else {
-        print!("{}", arguments::HELP.replace("{server}", ServerFlags::HELP));
-        return Ok(ExitCode::SUCCESS);
-    };
+/// Serves the page until Ctrl-C.
+pub(crate) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let prompts = arguments.prompts()?;
     let listener = TcpListener::bind(arguments.listen).await.map_err(|error| {
         Failure::usage(format!("--listen {}: {error}; choose another address", arguments.listen))
     })?;
     let backend = Backend::start(&arguments.server, &arguments.directory).await?;
-    let served = serve(&backend, &arguments, listener).await;
+    let served = serve(&backend, arguments, prompts, listener).await;
     backend.stop().await;
     served
 }
 
 #[expect(clippy::print_stdout, reason = "this is what the program is for")]
-async fn serve(backend: &Backend, arguments: &Arguments, listener: TcpListener) -> Result<ExitCode, Failure> {
+async fn serve(
+    backend: &Backend,
+    arguments: &Arguments,
+    prompts: Vec<String>,
+    listener: TcpListener,
+) -> Result<ExitCode, Failure> {
     let address = listener.local_addr();
     let address = address.map_err(|error| Failure::because("cannot tell the page's address", &error))?;
     let about = About {
@@ -75,8 +60,8 @@ async fn serve(backend: &Backend, arguments: &Arguments, listener: TcpListener) 
         .questions(QuestionPolicy::Ask(desk.handler()))
         .build();
     let runner = Runner::new(manager.clone(), Arc::clone(&hub), arguments);
-    for prompt in &arguments.prompts {
-        runner.start(prompt.clone());
+    for prompt in prompts {
+        runner.start(prompt);
     }
 
     let closing = CancellationToken::new();

@@ -24,12 +24,12 @@ use axum::{
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use futures_util::stream;
 use opencode_conductor::{Decision, QuestionAnswer};
-use opencode_conductor_examples::failure::Failure;
+use opencode_conductor_cli::failure::Failure;
 use serde::Deserialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
+use super::{
     ask::Desk,
     hub::{Hub, Watcher},
     work::Runner,

@@ -7,17 +7,17 @@ use std::{
 };
 
 use opencode_conductor::{
-    AbortReport, AgentStatus, ConversationManager, CreateTaskSession, ModelRef, PromptInput, SessionId,
-    Update,
+    AbortReport, AgentStatus, ConversationManager, CreateTaskSession, PromptInput, SessionId, Update,
 };
-use opencode_conductor_examples::{failure::one_line, json, style::shorten};
+use opencode_conductor_cli::{failure::one_line, json, style::shorten};
 use serde_json::{Value, json};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{
-    arguments::Arguments,
+use super::{
+    Arguments,
     hub::{Hub, Status, now},
 };
+use crate::prompt_flags::PromptFlags;
 
 /// Starts tasks, and ends them.
 #[derive(Clone)]
@@ -27,8 +27,7 @@ struct Inner {
     manager: ConversationManager,
     hub: Arc<Hub>,
     directory: PathBuf,
-    model: Option<ModelRef>,
-    agent: Option<String>,
+    flags: PromptFlags,
     running: TaskTracker,
     stop: CancellationToken,
     stops: Mutex<HashMap<usize, CancellationToken>>,
@@ -40,8 +39,7 @@ impl Runner {
             manager,
             hub,
             directory: arguments.directory.clone(),
-            model: arguments.model.clone(),
-            agent: arguments.agent.clone(),
+            flags: arguments.prompt_flags.clone(),
             running: TaskTracker::new(),
             stop: CancellationToken::new(),
             stops: Mutex::default(),
@@ -95,13 +93,7 @@ impl Inner {
             Ok(meta) => meta.session_id,
             Err(error) => return json!({"type": "noSession", "message": one_line(&error)}),
         };
-        let mut input = PromptInput::new(session.clone(), prompt);
-        if let Some(model) = &self.model {
-            input = input.model(model.clone());
-        }
-        if let Some(agent) = &self.agent {
-            input = input.agent(agent.as_str());
-        }
+        let input = self.flags.apply(PromptInput::new(session.clone(), prompt));
         self.hub.change(id, |task| {
             task.status = Status::Running;
             task.session = Some(session.clone());

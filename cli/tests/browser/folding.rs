@@ -172,7 +172,7 @@ async fn the_page_folds_as_the_library_does() {
 /// The same code without a browser, where there is none but node.
 #[test]
 fn the_pages_code_folds_as_the_library_does() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboard/page/fold.js");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/serve/page/fold.js");
     let page = json!(fs::read_to_string(page).unwrap());
     let streams = streams();
     let scripts: Vec<String> = streams.iter().map(|(_, events)| script(events, every(events))).collect();

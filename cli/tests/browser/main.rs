@@ -1,13 +1,12 @@
 //! The dashboard's page in a real browser.
 //!
-//! Needs Chromium (`.ci/install-browser`); without it these tests say that they were skipped, or fail if `REQUIRE_BROWSER` is
-//! set. `cargo test` builds the example before it runs this; `cargo test --test browser` alone does not.
+//! Needs Chromium (`.ci/install-browser`); without it these tests say that they were skipped, or fail if `REQUIRE_BROWSER` is set.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken test should stop")]
 
 mod chromium;
 mod folding;
-#[path = "../../dashboard/hub.rs"]
+#[path = "../../src/serve/hub.rs"]
 #[expect(dead_code, reason = "tasks are run by the program only")]
 mod hub;
 #[path = "../../../tests/support/model.rs"]

@@ -16,9 +16,9 @@ fn docs() -> PathBuf {
 /// Stands for everything that decides what the pictures show: the page, and the demonstration on it.
 fn fingerprint() -> String {
     let sources = ["index.html", "style.css", "app.js", "view.js", "fold.js", "icon.svg"]
-        .map(|name| format!("dashboard/page/{name}"));
+        .map(|name| format!("src/serve/page/{name}"));
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for source in sources.iter().map(String::as_str).chain(["support/demo.rs"]) {
+    for source in sources.iter().map(String::as_str).chain(["src/demo.rs"]) {
         for byte in fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(source)).unwrap() {
             // FNV-1a.
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

@@ -66,11 +66,8 @@ impl Dashboard {
 }
 
 pub(crate) fn command(directory: &Path) -> Command {
-    let tests = std::env::current_exe().unwrap();
-    let path = tests.parent().unwrap().parent().unwrap().join("examples/dashboard");
-    assert!(path.exists(), "{} is not there: run `cargo test` or `cargo build --examples`", path.display());
-    let mut command = Command::new(path);
-    command.args(["--listen", "127.0.0.1:0"]).current_dir(directory);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_conductor"));
+    command.args(["serve", "--listen", "127.0.0.1:0"]).current_dir(directory);
     command.env_remove("OPENCODE_SERVER_PASSWORD").stdout(Stdio::piped()).kill_on_drop(true);
     command
 }

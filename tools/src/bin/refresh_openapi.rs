@@ -1,5 +1,5 @@
 //! Writes the part of a server's own `OpenAPI` document that this crate relies on to `fixtures/openapi.json`:
-//! `OPENCODE_BIN=… cargo run --example refresh_openapi`.
+//! `OPENCODE_BIN=… cargo run -p opencode-conductor-tools --bin refresh_openapi`.
 //!
 //! A test compares the routes and types of this crate with it. After a refresh its failures and its changed lists tell what
 //! is gone and what is new.

@@ -6,7 +6,7 @@
 
 use std::{env, fmt, fs, process::ExitCode};
 
-use opencode_conductor_examples::failure::{self, Failure};
+use opencode_conductor_cli::failure::{self, Failure};
 use unicode_width::UnicodeWidthStr;
 
 const COLUMN: f64 = 8.4;
@@ -53,7 +53,7 @@ struct Look {
 }
 
 impl Look {
-    /// Only the codes that the examples use are understood.
+    /// Only the codes that `conductor` uses are understood.
     fn apply(&mut self, codes: &str) {
         for code in codes.split(';') {
             match code.parse().unwrap_or(0) {

@@ -1,8 +1,8 @@
 //! Measures what turns cost: C tasks at once, K events each, on sessions with M old messages.
 //!
 //! ```sh
-//! cargo run --release --example load -- --tasks 100 --events 500 --history 100
-//! cargo run --release --example load -- --server http://127.0.0.1:4096 --tasks 10 --json
+//! cargo run --release -p opencode-conductor-tools --bin load -- --tasks 100 --events 500 --history 100
+//! cargo run --release -p opencode-conductor-tools --bin load -- --server http://127.0.0.1:4096 --tasks 10 --json
 //! ```
 //!
 //! Without `--server` the tasks run on a fake server in another process, so that its work is not counted. With it they run
@@ -18,15 +18,17 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use clap::Parser;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use opencode_conductor::{
     ClientStatistics, ConversationManager, CreateTaskSession, Directory, Method, OpenCodeClient, PromptInput,
     RawRequest, RunningPrompt, SessionId, WaitOptions,
     test_util::{FakeOpenCode, Script, Step},
 };
-use opencode_conductor_examples::{
+use opencode_conductor_cli::{
+    command_line,
     failure::{self, Failure, one_line},
-    flags::{self, text},
+    values,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -37,31 +39,33 @@ use tokio::{
 
 use crate::process::Usage;
 
-const HELP: &str = "\
-Measures what turns cost.
-
-  load [--tasks C] [--events K] [--history M] [--rounds R] [--directories D] [--server URL] [--json]
-
-  --tasks C        tasks at once (default 100)
-  --events K       streamed words per turn, on servers that play scripts (default 500)
-  --history M      old messages per session (default 100)
-  --rounds R       turns of each task, one after the other (default 1)
-  --directories D  directories that the tasks are spread over (default 1)
-  --server URL     measure on this server instead of a fake one in another process
-  --json           print one JSON object
-";
-
 /// How many requests are under way while sessions are prepared.
 const PREPARATIONS: usize = 16;
 
-#[derive(Debug)]
+/// Measures what turns cost
+#[derive(Debug, Parser)]
+#[command(name = "load", args_override_self = true)]
 struct Arguments {
+    /// Tasks at once
+    #[arg(long, value_name = "C", default_value = "100", value_parser = values::count(10_000))]
     tasks: usize,
+    /// Streamed words per turn, on servers that play scripts
+    #[arg(long, value_name = "K", default_value = "500", value_parser = values::count(1_000_000))]
     events: usize,
+    /// Old messages per session
+    #[arg(long, value_name = "M", default_value = "100", value_parser = values::count(100_000))]
     history: usize,
+    /// Turns of each task, one after the other
+    #[arg(long, value_name = "R", default_value = "1", value_parser = values::count(10_000))]
     rounds: usize,
+    /// Directories that the tasks are spread over
+    #[arg(long, value_name = "D", default_value = "1", value_parser = values::count(1_000))]
     directories: usize,
+    /// Measure on this server instead of a fake one in another process
+    #[arg(long, value_name = "URL")]
     server: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
     json: bool,
 }
 
@@ -71,57 +75,23 @@ fn main() -> ExitCode {
     let mut runtime = if is_server { Builder::new_current_thread() } else { Builder::new_multi_thread() };
     let result = match runtime.enable_all().build() {
         Ok(runtime) if is_server => runtime.block_on(serve()),
-        Ok(runtime) => runtime.block_on(run()),
+        Ok(runtime) => match command_line::parse("load") {
+            Ok(arguments) => runtime.block_on(run(&arguments)),
+            Err(status) => return status,
+        },
         Err(error) => Err(Failure::because("cannot start the runtime", &error)),
     };
     failure::exit("load", result)
 }
 
 #[expect(clippy::print_stdout, reason = "this is what the program is for")]
-async fn run() -> Result<ExitCode, Failure> {
-    let Some(arguments) = parse()? else {
-        print!("{HELP}");
-        return Ok(ExitCode::SUCCESS);
-    };
+async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let server = Server::start(arguments.server.as_deref()).await?;
-    let report = measure(&arguments, server).await?;
+    let report = measure(arguments, server).await?;
     // At once, so that a reader who has seen enough does no harm.
     print!("{}", if arguments.json { format!("{report:#}\n") } else { table(&report) });
     let complete = report["turns"]["settled"] == json!(arguments.tasks * arguments.rounds);
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn parse() -> Result<Option<Arguments>, Failure> {
-    let mut arguments = Arguments {
-        tasks: 100,
-        events: 500,
-        history: 100,
-        rounds: 1,
-        directories: 1,
-        server: None,
-        json: false,
-    };
-    let mut parser = lexopt::Parser::from_env();
-    while let Some(argument) = parser.next()? {
-        match argument {
-            lexopt::Arg::Long("tasks") => arguments.tasks = number(&mut parser, "--tasks", 10_000)?,
-            lexopt::Arg::Long("events") => arguments.events = number(&mut parser, "--events", 1_000_000)?,
-            lexopt::Arg::Long("history") => arguments.history = number(&mut parser, "--history", 100_000)?,
-            lexopt::Arg::Long("rounds") => arguments.rounds = number(&mut parser, "--rounds", 10_000)?,
-            lexopt::Arg::Long("directories") => {
-                arguments.directories = number(&mut parser, "--directories", 1_000)?;
-            }
-            lexopt::Arg::Long("server") => arguments.server = Some(text(parser.value()?)),
-            lexopt::Arg::Long("json") => arguments.json = true,
-            lexopt::Arg::Short('h') | lexopt::Arg::Long("help") => return Ok(None),
-            other => return Err(other.unexpected().into()),
-        }
-    }
-    Ok(Some(arguments))
-}
-
-fn number(parser: &mut lexopt::Parser, flag: &str, max: usize) -> Result<usize, Failure> {
-    flags::count(flag, &text(parser.value()?), max)
 }
 
 /// A server to measure on.

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, fs, path::Path};
 
-use opencode_conductor_examples::failure::Failure;
+use opencode_conductor_cli::failure::Failure;
 
 use crate::measured::{Load, Measured, Table, rounded};
 

@@ -8,7 +8,7 @@ mod measured;
 
 use std::{fs, path::PathBuf, process::ExitCode};
 
-use opencode_conductor_examples::failure::{self, Failure};
+use opencode_conductor_cli::failure::{self, Failure};
 
 use crate::{
     chart::{Chart, Line, Scale},
@@ -81,8 +81,8 @@ every event once, and every message of the answer once.
   mostly what the first turn in a process sets up.
 
 ```sh
-cargo run --release --example load -- --tasks 100 --events 500 --history 100
-cargo run --release --example load -- --tasks 10 --events 500 --history 100 --rounds 20
+cargo run --release -p opencode-conductor-tools --bin load -- --tasks 100 --events 500 --history 100
+cargo run --release -p opencode-conductor-tools --bin load -- --tasks 10 --events 500 --history 100 --rounds 20
 ```
 
 ## Folding

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use opencode_conductor_examples::failure::Failure;
+use opencode_conductor_cli::failure::Failure;
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -1,38 +1,49 @@
 //! Records the sessions in `fixtures/` from real servers, offline, with a scripted model.
 //!
-//! `cargo run --example record_fixtures -- [--opencode PATH] [--old PATH]... [--only NAME] [--out DIR]`
-//!
-//! `--opencode` (default: `OPENCODE_BIN`, else `opencode` on the `PATH`) plays every scenario; each `--old` names an
-//! older executable, which plays the basic ones into directories that begin with its version. `--only` picks the
-//! scenarios whose name it is or begins.
+//! `cargo run -p opencode-conductor-tools --bin record_fixtures -- --help` tells how.
 
-#[path = "../../tests/support/model.rs"]
+#[path = "../../../../tests/support/model.rs"]
 mod model;
 mod play;
-#[path = "../../tests/support/real.rs"]
+#[path = "../../../../tests/support/real.rs"]
 mod real;
 mod scenarios;
 mod stage;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
+use clap::Parser;
+use opencode_conductor_cli::command_line;
 use scenarios::Scenario;
 use stage::Stage;
 
+/// Records the sessions in `fixtures/` from real servers
+#[derive(Debug, Parser)]
+#[command(name = "record_fixtures")]
+struct Arguments {
+    /// Plays every scenario [default: `OPENCODE_BIN`, else `opencode` on the PATH]
+    #[arg(long, value_name = "PATH")]
+    opencode: Option<PathBuf>,
+    /// An older executable, which plays the basic ones into directories that begin with its version
+    #[arg(long, value_name = "PATH")]
+    old: Vec<PathBuf>,
+    /// Plays only the scenarios whose name is this, or begins so
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    only: String,
+    /// Where the recordings go
+    #[arg(long, value_name = "DIR", default_value = "fixtures")]
+    out: PathBuf,
+}
+
 #[tokio::main]
-async fn main() {
-    let mut args = std::env::args().skip(1);
-    let (mut opencode, mut old, mut only, mut out) = (None, Vec::new(), String::new(), "fixtures".into());
-    while let Some(arg) = args.next() {
-        let value = args.next().unwrap_or_else(|| panic!("{arg} needs a value"));
-        match arg.as_str() {
-            "--opencode" => opencode = Some(PathBuf::from(value)),
-            "--old" => old.push(PathBuf::from(value)),
-            "--only" => only = value,
-            "--out" => out = PathBuf::from(value),
-            _ => panic!("unknown option {arg}"),
-        }
-    }
+async fn main() -> ExitCode {
+    let Arguments { opencode, old, only, out } = match command_line::parse("record_fixtures") {
+        Ok(arguments) => arguments,
+        Err(status) => return status,
+    };
     let chosen = |scenario: &&Scenario| scenario.name.starts_with(&only);
     if let Some(executable) = opencode.or_else(real::RealServer::find) {
         for scenario in scenarios::ALL.iter().filter(chosen) {
@@ -45,6 +56,7 @@ async fn main() {
             record(scenario, &executable, &out.join(format!("v{version}-{}", scenario.name))).await;
         }
     }
+    ExitCode::SUCCESS
 }
 
 #[expect(clippy::print_stdout, reason = "a command-line tool tells what it does")]

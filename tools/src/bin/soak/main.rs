@@ -1,8 +1,8 @@
 //! Runs many tasks for minutes while things go wrong, and counts what must not happen.
 //!
 //! ```sh
-//! cargo run --release --example soak -- --tasks 200 --minutes 2 --faults
-//! cargo run --release --example soak -- --tasks 20 --minutes 0.2 --faults --seed 7 --json
+//! cargo run --release -p opencode-conductor-tools --bin soak -- --tasks 200 --minutes 2 --faults
+//! cargo run --release -p opencode-conductor-tools --bin soak -- --tasks 20 --minutes 0.2 --faults --seed 7 --json
 //! ```
 //!
 //! Tasks live in worlds: a fake server, a manager, and up to twenty sessions that share both. A world plays a few turns per
@@ -20,54 +20,54 @@ use std::{
     time::{Duration, Instant},
 };
 
+use clap::Parser;
 use fastrand::Rng;
 use futures_util::future::join_all;
-use opencode_conductor_examples::{
+use opencode_conductor_cli::{
+    command_line,
     failure::{self, Failure},
-    flags::{self, text},
+    values,
 };
 
 use crate::{tally::Tally, world::World};
-
-const HELP: &str = "\
-Runs many tasks for minutes while things go wrong, and counts what must not happen.
-
-  soak [--tasks N] [--minutes M] [--faults] [--seed S] [--json]
-
-  --tasks N    tasks at once (default 50)
-  --minutes M  how long (default 1; fractions are fine)
-  --faults     make things go wrong
-  --seed S     play the scripts and faults of an earlier run
-  --json       print one JSON object
-
-The exit status is 1 if anything happened that must not.
-";
 
 /// How many tasks share a server and a manager.
 const TASKS_PER_WORLD: usize = 20;
 const MAX_MINUTES: f64 = 24.0 * 60.0;
 
-#[derive(Debug)]
+/// Runs many tasks for minutes while things go wrong, and counts what must not happen
+#[derive(Debug, Parser)]
+#[command(name = "soak", args_override_self = true)]
+#[command(after_help = "The exit status is 1 if anything happened that must not.")]
 struct Arguments {
+    /// Tasks at once
+    #[arg(long, value_name = "N", default_value = "50", value_parser = values::count(10_000))]
     tasks: usize,
+    /// How long; fractions are fine
+    #[arg(long = "minutes", value_name = "M", default_value = "1", value_parser = minutes)]
     time: Duration,
+    /// Make things go wrong
+    #[arg(long)]
     faults: bool,
+    /// Play the scripts and faults of an earlier run [default: a new one]
+    #[arg(long, value_name = "S", default_value_t = fastrand::u64(..), hide_default_value = true)]
     seed: u64,
+    /// Print one JSON object
+    #[arg(long)]
     json: bool,
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    failure::exit("soak", run().await)
+    match command_line::parse("soak") {
+        Ok(arguments) => failure::exit("soak", run(&arguments).await),
+        Err(status) => status,
+    }
 }
 
 #[expect(clippy::print_stdout, reason = "this is what the program is for")]
-async fn run() -> Result<ExitCode, Failure> {
-    let Some(arguments) = parse()? else {
-        print!("{HELP}");
-        return Ok(ExitCode::SUCCESS);
-    };
-    let tally = soak(&arguments).await?;
+async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let tally = soak(arguments).await?;
     if arguments.json {
         println!("{:#}", tally.json(arguments.seed));
     } else {
@@ -76,38 +76,10 @@ async fn run() -> Result<ExitCode, Failure> {
     Ok(if tally.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn parse() -> Result<Option<Arguments>, Failure> {
-    let seed = fastrand::u64(..);
-    let mut arguments =
-        Arguments { tasks: 50, time: Duration::from_secs(60), faults: false, seed, json: false };
-    let mut parser = lexopt::Parser::from_env();
-    while let Some(argument) = parser.next()? {
-        match argument {
-            lexopt::Arg::Long("tasks") => {
-                arguments.tasks = flags::count("--tasks", &text(parser.value()?), 10_000)?;
-            }
-            lexopt::Arg::Long("minutes") => arguments.time = minutes(&text(parser.value()?))?,
-            lexopt::Arg::Long("faults") => arguments.faults = true,
-            lexopt::Arg::Long("seed") => arguments.seed = seed_of(&text(parser.value()?))?,
-            lexopt::Arg::Long("json") => arguments.json = true,
-            lexopt::Arg::Short('h') | lexopt::Arg::Long("help") => return Ok(None),
-            other => return Err(other.unexpected().into()),
-        }
-    }
-    Ok(Some(arguments))
-}
-
-fn minutes(value: &str) -> Result<Duration, Failure> {
+fn minutes(value: &str) -> Result<Duration, String> {
     let minutes = value.parse().ok().filter(|minutes| *minutes > 0.0 && *minutes <= MAX_MINUTES);
-    minutes.map(|minutes: f64| Duration::from_secs_f64(minutes * 60.0)).ok_or_else(|| {
-        Failure::usage(format!("--minutes {value}: give a number above 0, at most {MAX_MINUTES}"))
-    })
-}
-
-fn seed_of(value: &str) -> Result<u64, Failure> {
-    value.parse().map_err(|_no_number| {
-        Failure::usage(format!("--seed {value}: give a whole number from 0 to {}", u64::MAX))
-    })
+    let time = minutes.map(|minutes: f64| Duration::from_secs_f64(minutes * 60.0));
+    time.ok_or_else(|| format!("give a number above 0, at most {MAX_MINUTES}"))
 }
 
 #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
