@@ -359,6 +359,25 @@ impl ConversationManager {
         self.inner.registry().meta(session)
     }
 
+    /// What is known of all sessions, the oldest first: those that were made or taken over here, and those that a store brought back.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn example(manager: opencode_conductor::ConversationManager) {
+    /// for meta in manager.sessions() {
+    ///     println!("{:?} in {}: {}", meta.task_id, meta.directory, manager.is_running(&meta.session_id));
+    /// }
+    /// # }
+    /// ```
+    pub fn sessions(&self) -> Vec<ConversationSessionMeta> {
+        self.inner.registry().all()
+    }
+
+    /// Whether a prompt of a session is in flight here.
+    pub fn is_running(&self, session: &SessionId) -> bool {
+        self.inner.registry().session(session).is_some_and(|session| session.is_running())
+    }
+
     /// The conversation of a session as far as this manager has seen it; cheap.
     ///
     /// For a session that was taken over, [`load_conversation`](Self::load_conversation) brings what was before.

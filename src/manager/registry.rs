@@ -34,6 +34,15 @@ impl Registry {
         open.or_else(|| self.stored.get(session).cloned())
     }
 
+    /// What is known of all sessions, the oldest first.
+    pub(super) fn all(&self) -> Vec<ConversationSessionMeta> {
+        let open = self.sessions.values().map(|session| session.meta());
+        let stored = self.stored.values().filter(|meta| !self.sessions.contains_key(&meta.session_id));
+        let mut all: Vec<_> = open.chain(stored.cloned()).collect();
+        all.sort_by(|one, two| (one.created_at, &one.session_id).cmp(&(two.created_at, &two.session_id)));
+        all
+    }
+
     /// Takes over what an earlier process knew. What is known here already is newer.
     pub(super) fn restore(&mut self, stored: Vec<ConversationSessionMeta>) {
         for meta in stored {
