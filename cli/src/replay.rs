@@ -61,10 +61,7 @@ enum Format {
 
 /// Shows the conversation.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let files = match arguments.format {
-        Format::ClaudeTranscript => session_files(&arguments.files)?,
-        _ => arguments.files.clone(),
-    };
+    let files = session_files(arguments)?;
     let mut documents = Vec::new();
     for file in &files {
         documents.push(fs::read(file).map_err(|error| Failure::because(file, &error))?);
@@ -148,11 +145,13 @@ fn load(
     })
 }
 
-/// The files of a Claude Code session, if its directory is given: the transcript beside it, and the subagents' inside.
-fn session_files(files: &[String]) -> Result<Vec<String>, Failure> {
-    let directory = match files {
-        [directory] if Path::new(directory).is_dir() => Path::new(directory),
-        _ => return Ok(files.to_vec()),
+/// The files that were named; for the directory of a Claude Code session the transcript beside it, and the subagents' inside.
+fn session_files(arguments: &Arguments) -> Result<Vec<String>, Failure> {
+    let directory = match arguments.files.as_slice() {
+        [directory] if arguments.format == Format::ClaudeTranscript && Path::new(directory).is_dir() => {
+            Path::new(directory)
+        }
+        files => return Ok(files.to_vec()),
     };
     let subagents = fs::read_dir(directory.join("subagents"));
     let mut found: Vec<_> =

@@ -6,6 +6,7 @@
 mod model;
 #[path = "../../tests/support/real.rs"]
 mod real;
+mod terminal;
 
 use std::{
     fs,
@@ -21,7 +22,12 @@ use opencode_conductor::test_util::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::{io::AsyncReadExt, net::TcpListener, process::Command, time::timeout};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    process::Command,
+    time::timeout,
+};
 
 /// How long a program may take before something is wrong with it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -234,8 +240,6 @@ async fn without_a_command_all_are_named() {
 
 #[tokio::test]
 async fn a_shell_understands_the_completions() {
-    use tokio::io::AsyncWriteExt;
-
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let ended = run(conductor("completions", &[shell])).await;
         assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
@@ -485,16 +489,8 @@ async fn typed_ahead_input_does_not_answer() {
 
 /// Runs a program at a terminal, with something typed before it asks, and an answer once it has; returns what it prints.
 async fn answered_at_a_terminal(mut command: Command, ahead: &str, answer: &str) -> String {
-    use rustix::{fs::OFlags, pty};
-    use tokio::io::AsyncWriteExt;
-
-    let terminal = pty::openpt(pty::OpenptFlags::RDWR | pty::OpenptFlags::NOCTTY).unwrap();
-    pty::grantpt(&terminal).unwrap();
-    pty::unlockpt(&terminal).unwrap();
-    let name = pty::ptsname(&terminal, Vec::new()).unwrap();
-    let input =
-        rustix::fs::open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY, rustix::fs::Mode::empty()).unwrap();
-    let mut keyboard = tokio::fs::File::from_std(fs::File::from(terminal));
+    let (keyboard, input) = terminal::open();
+    let mut keyboard = tokio::fs::File::from_std(keyboard);
     keyboard.write_all(ahead.as_bytes()).await.unwrap();
     keyboard.flush().await.unwrap();
 

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a broken test rig should stop the test")]
 
+mod terminal;
+
 use std::{
     fs,
     io::Read,
@@ -91,14 +93,7 @@ fn the_views_show_the_conversation() {
 
 /// What `replay` prints on a terminal, with `NO_COLOR` as given.
 fn at_a_terminal(file: &Path, no_color: &str) -> String {
-    use rustix::{fs::OFlags, pty};
-
-    let terminal = pty::openpt(pty::OpenptFlags::RDWR | pty::OpenptFlags::NOCTTY).unwrap();
-    pty::grantpt(&terminal).unwrap();
-    pty::unlockpt(&terminal).unwrap();
-    let name = pty::ptsname(&terminal, Vec::new()).unwrap();
-    let screen =
-        rustix::fs::open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY, rustix::fs::Mode::empty()).unwrap();
+    let (mut terminal, screen) = terminal::open();
     let mut command = Command::new(env!("CARGO_BIN_EXE_conductor"));
     let mut process =
         command.arg("replay").arg(file).env("NO_COLOR", no_color).stdout(screen).spawn().unwrap();
@@ -106,7 +101,7 @@ fn at_a_terminal(file: &Path, no_color: &str) -> String {
     drop(command);
     let mut printed = Vec::new();
     // A terminal that no program has open any more cannot be read.
-    let _ = fs::File::from(terminal).read_to_end(&mut printed);
+    let _ = terminal.read_to_end(&mut printed);
     assert!(process.wait().unwrap().success());
     String::from_utf8(printed).unwrap()
 }

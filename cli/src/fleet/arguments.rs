@@ -67,12 +67,13 @@ impl Arguments {
         if self.prompts.iter().any(|prompt| prompt.trim().is_empty()) {
             return Err(Failure::usage("a prompt is empty"));
         }
-        let prompts = match self.server.choice()? {
-            Choice::Fake if self.prompts.is_empty() => demo::PROMPTS.map(str::to_owned).to_vec(),
-            _ if self.prompts.is_empty() => {
-                return Err(Failure::usage("say what to do: conductor fleet [OPTIONS] \"PROMPT\"..."));
-            }
-            _ => self.prompts.clone(),
+        let is_fake = self.server.choice()? == Choice::Fake;
+        let prompts = if !self.prompts.is_empty() {
+            self.prompts.clone()
+        } else if is_fake {
+            demo::PROMPTS.map(str::to_owned).to_vec()
+        } else {
+            return Err(Failure::usage("say what to do: conductor fleet [OPTIONS] \"PROMPT\"..."));
         };
         let n_tasks = self.tasks.unwrap_or(prompts.len());
         Ok(prompts.into_iter().cycle().take(n_tasks).collect())
