@@ -17,7 +17,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let fake = FakeOpenCode::start().await?;
     fake.on_prompt(|_| {
         let tests = ScriptedTool::new("bash", json!({"command": "cargo test"})).output("31 passed; 0 failed");
-        Script::new([Step::tool(tests), Step::text("There are 31 tests, and all of them pass.")])
+        Script::new([Step::tool(tests), Step::text("All 31 tests pass.")])
     });
     let manager = ConversationManager::connect(&env::var("OPENCODE_URL").unwrap_or_else(|_| fake.url()))?;
     let here = env::current_dir()?;
@@ -53,9 +53,12 @@ fn show(event: ConversationEvent, printed: &mut HashMap<BlockId, usize>) {
             }
             _ => {}
         },
+        // A text has grown; so may thinking, which is not shown here.
         ConversationEvent::BlockDelta { block_id, delta, .. } => {
-            print!("{delta}");
-            *printed.entry(block_id).or_default() += delta.len();
+            if let Some(n_printed) = printed.get_mut(&block_id) {
+                print!("{delta}");
+                *n_printed += delta.len();
+            }
         }
         _ => {}
     }
