@@ -89,7 +89,7 @@ impl Running {
         let mut text = String::new();
         let reading = async {
             while !is_wanted(&text).await {
-                let piece = pieces.next().await.expect("the stream stays open").unwrap();
+                let piece = pieces.next().await.unwrap().unwrap();
                 text += std::str::from_utf8(&piece).unwrap();
             }
         };
