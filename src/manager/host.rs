@@ -4,7 +4,10 @@ use std::{
     any::Any,
     error::Error,
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use tokio::sync::watch;
@@ -43,6 +46,7 @@ pub(super) struct TurnState<'a> {
     writer: Option<TurnWriter>,
     recorded: Mutex<Recorded>,
     refused: Arc<Mutex<Refused>>,
+    submissions: AtomicUsize,
 }
 
 /// What the agent asked for and did not get.
@@ -84,8 +88,8 @@ impl<'a> TurnState<'a> {
         let writer = recording
             .map(|recording| TurnWriter::new(recording, inner.tasks.clone(), inner.shutdown.clone()));
         let stop = session.begin_turn();
-        let (recorded, refused) = (Mutex::default(), Arc::default());
-        Self { session, inner, policies, stop, on_message, writer, recorded, refused }
+        let (recorded, refused, submissions) = (Mutex::default(), Arc::default(), AtomicUsize::new(0));
+        Self { session, inner, policies, stop, on_message, writer, recorded, refused, submissions }
     }
 
     /// Names the prompt that phases are recorded of, and the phase that was recorded already.
@@ -94,6 +98,11 @@ impl<'a> TurnState<'a> {
         let turn = TurnRecord::new(task, directory, prompt.clone(), written.unwrap_or(Phase::Prepared));
         self.inner.in_flight().insert(turn_key(&turn));
         *self.recorded() = Recorded { turn: Some(turn), written, failure: None };
+    }
+
+    /// How often the prompt was submitted.
+    pub(super) fn submissions(&self) -> usize {
+        self.submissions.load(Ordering::Relaxed)
     }
 
     /// The phase that the turn entered last.
@@ -168,11 +177,11 @@ impl TurnHost for Host<'_> {
         ask.task = self.turn.session.meta().task_id;
         match &ask.subject {
             Subject::Permission(permission) => {
-                debug!(session = %ask.session_id, permission = %permission.permission, "permission asked");
+                debug!(asking = %ask.session_id, permission = %permission.permission, "permission asked");
                 self.turn.inner.counters.turns.permissions.increment();
             }
             Subject::Questions { .. } => {
-                debug!(session = %ask.session_id, "question asked");
+                debug!(asking = %ask.session_id, "question asked");
                 self.turn.inner.counters.turns.questions.increment();
             }
         }
@@ -203,7 +212,8 @@ impl TurnHost for Host<'_> {
         let turns = &self.turn.inner.counters.turns;
         let update = match notice {
             Notice::Submitted { message_id, kick } => {
-                debug!(session = %self.turn.session.id, %message_id, kick, "submit");
+                debug!(%message_id, kick, "submit");
+                self.turn.submissions.fetch_add(1, Ordering::Relaxed);
                 turns.submissions.increment();
                 turns.kicks.add(usize::from(kick));
                 Update::Submitted(message_id)

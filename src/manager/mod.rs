@@ -47,7 +47,7 @@ use std::{
 
 use tokio::sync::oneshot;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{Instrument, debug_span, info, warn};
+use tracing::{Instrument, error_span, field, info, warn};
 
 use self::{
     ended::answer_aborts,
@@ -305,8 +305,9 @@ impl ConversationManager {
         let policies = session.policies(&self.inner.options.policies);
         let turn = TurnState::begin(&self.inner, &session, policies, None);
         let host = Host { turn: &turn, limits: options };
+        let span = error_span!("wait", session = %session.id);
         let rested = tokio::select! {
-            rested = session.agent.wait_for_rest(&host) => rested,
+            rested = session.agent.wait_for_rest(&host).instrument(span) => rested,
             () = self.inner.shutdown.cancelled() => Err(Unprepared::new(Ended::Stopped(Stop::GivenUp), None)),
         };
         let aborts = session.end_turn();
@@ -620,7 +621,8 @@ impl ConversationManager {
         let (reader, updates) = UpdateSender::new();
         let cancel = self.inner.shutdown.child_token();
         let id = work.session_id().clone();
-        let span = debug_span!("prompt", session = %id);
+        // Of the highest level, so that what is logged inside names task and session wherever the reader's threshold is.
+        let span = error_span!("prompt", task = field::Empty, session = %id);
         // The ticket is taken here and not in the task, so that the order of calls is the order of turns.
         let known = self.inner.registry().session(&id).cloned();
         let queued = known.map(|session| Queued { ticket: work.queue_up(&session), session });

@@ -4,7 +4,7 @@ use std::{future::pending, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{Span, field::display, info, warn};
 
 use super::{
     PromptError, PromptExecutionResult, PromptInput, SessionError, WhenBusy,
@@ -137,11 +137,13 @@ impl Run<'_> {
         drop(waiting);
         let _running = self.inner.counters.begin();
         let began = Instant::now();
+        if let Some(task) = admitted.session.meta().task_id {
+            Span::current().record("task", display(task));
+        }
         let conversation = &admitted.session.conversation;
         let (reader, _) = conversation.add_reader(reader);
         let result = self.run_turn(&admitted, began).await;
         conversation.remove_reader(reader);
-        log(&admitted.session, began, &result);
         result
     }
 
@@ -330,7 +332,29 @@ impl Run<'_> {
             // What ended is known to the caller; that the record may still say otherwise costs one read after a restart.
             drop(turn.record(Phase::Finished).await);
         }
+        self.log(turn.submissions(), began, &result);
         result
+    }
+
+    /// Says in the log how a turn ended, once, for a person on call.
+    fn log(&self, submissions: usize, began: Instant, result: &Result<PromptExecutionResult, PromptError>) {
+        let outcome = self.inner.counters.outcome(result);
+        let seconds = began.elapsed().as_secs_f64();
+        // Without the words of failures and errors: they may quote what the model read.
+        match result {
+            Ok(result) => {
+                let (tokens, cost) = (result.usage.tokens.total(), result.usage.cost);
+                if result.completion.is_settled() {
+                    info!(outcome, seconds, tokens, cost, submissions, "turn settled");
+                } else {
+                    warn!(outcome, seconds, tokens, cost, submissions, "turn did not settle");
+                }
+            }
+            Err(error) => {
+                let delivery = error.delivery();
+                warn!(outcome, seconds, ?delivery, submissions, "prompt has no result");
+            }
+        }
     }
 
     /// Whether a turn that is not waited for any longer can be resumed: the agent may go on with it, or a shutdown came first. One
@@ -408,29 +432,6 @@ impl Run<'_> {
     fn wants_abort(&self, turn: &TurnState<'_>) -> bool {
         let aborts_on_drop = matches!(self.work, Work::Prompt(input) if input.abort_on_drop);
         aborts_on_drop && self.abandoned.is_cancelled() && turn.phase() > Some(Phase::Prepared)
-    }
-}
-
-/// Says in the log how a turn ended, once, for a person on call.
-fn log(session: &Session, began: Instant, result: &Result<PromptExecutionResult, PromptError>) {
-    let task = session.meta().task_id;
-    let task = task.as_ref().map(tracing::field::display);
-    let seconds = began.elapsed().as_secs_f64();
-    match result {
-        Ok(result) if result.completion.is_settled() => {
-            let tokens = result.usage.tokens.total();
-            info!(task, session = %session.id, seconds, tokens, cost = result.usage.cost, "turn settled");
-        }
-        Ok(result) => {
-            let tokens = result.usage.tokens.total();
-            // Without the failure's words: they may quote what the model read.
-            let outcome = Ended::Completed(result.completion.clone()).name();
-            warn!(task, session = %session.id, outcome, seconds, tokens, cost = result.usage.cost, "turn over");
-        }
-        Err(error) => {
-            let delivery = error.delivery();
-            warn!(task, session = %session.id, seconds, ?delivery, "prompt not run");
-        }
     }
 }
 

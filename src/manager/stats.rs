@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{PromptError, PromptExecutionResult};
 use crate::{
     agent::Completion,
-    count::{Gauge, Held, counters},
+    count::{Counter, Gauge, Held, counters},
 };
 
 counters! {
@@ -97,25 +97,37 @@ impl ManagerCounters {
         Running { turns: &self.turns, _held: self.running.hold(), began: Instant::now() }
     }
 
+    /// Counts the end of a prompt.
     pub(super) fn ended(&self, result: &Result<PromptExecutionResult, PromptError>) {
+        self.counted_as(result).0.increment();
+    }
+
+    /// What the end of a prompt is called, in logs as in metrics.
+    pub(super) fn outcome(&self, result: &Result<PromptExecutionResult, PromptError>) -> &'static str {
+        self.counted_as(result).1
+    }
+
+    fn counted_as(&self, result: &Result<PromptExecutionResult, PromptError>) -> (&Counter, &'static str) {
         let turns = &self.turns;
-        let counter = match result {
+        match result {
             Ok(result) => match &result.completion {
-                Completion::Settled => &turns.settled,
-                Completion::Failed(_) => &turns.failed,
-                Completion::Aborted => &turns.aborted,
-                Completion::Rejected => &turns.rejected,
-                Completion::Refused => &turns.refused,
-                Completion::Interrupted => &turns.interrupted,
-                Completion::TimedOut { .. } => &turns.timed_out,
-                Completion::GivenUp => &turns.given_up,
-                Completion::SessionGone | Completion::Unauthorized => &turns.error,
+                Completion::Settled => (&turns.settled, "settled"),
+                Completion::Failed(_) => (&turns.failed, "failed"),
+                Completion::Aborted => (&turns.aborted, "aborted"),
+                Completion::Rejected => (&turns.rejected, "rejected"),
+                Completion::Refused => (&turns.refused, "refused"),
+                Completion::Interrupted => (&turns.interrupted, "interrupted"),
+                Completion::TimedOut { .. } => (&turns.timed_out, "timed_out"),
+                Completion::GivenUp => (&turns.given_up, "given_up"),
+                Completion::SessionGone | Completion::Unauthorized => (&turns.error, "error"),
             },
-            Err(PromptError::NotDelivered { .. } | PromptError::NotStarted { .. }) => &turns.not_started,
-            Err(PromptError::TimedOut { .. }) => &turns.timed_out,
-            Err(PromptError::Interrupted { .. }) => &turns.interrupted,
-            Err(PromptError::Aborted { .. }) => &turns.aborted,
-            Err(PromptError::GivenUp { .. } | PromptError::ShutDown { .. }) => &turns.given_up,
+            Err(PromptError::NotDelivered { .. } | PromptError::NotStarted { .. }) => {
+                (&turns.not_started, "not_started")
+            }
+            Err(PromptError::TimedOut { .. }) => (&turns.timed_out, "timed_out"),
+            Err(PromptError::Interrupted { .. }) => (&turns.interrupted, "interrupted"),
+            Err(PromptError::Aborted { .. }) => (&turns.aborted, "aborted"),
+            Err(PromptError::GivenUp { .. } | PromptError::ShutDown { .. }) => (&turns.given_up, "given_up"),
             Err(
                 PromptError::Invalid(_)
                 | PromptError::Attachment(_)
@@ -127,9 +139,8 @@ impl ManagerCounters {
                 | PromptError::NotClaimed { .. }
                 | PromptError::SessionGone { .. }
                 | PromptError::Unauthorized { .. },
-            ) => &turns.error,
-        };
-        counter.increment();
+            ) => (&turns.error, "error"),
+        }
     }
 }
 

@@ -176,11 +176,11 @@ impl<'a> Driver<'a> {
             }
         };
         if let Ok(ended) = &ended {
-            debug!(session = %self.session.id, ended = ended.name(), kicks = self.turn.kicks(), "turn over");
+            debug!(ended = ended.name(), kicks = self.turn.kicks(), "turn over");
         }
         let dropped = self.session.live().tree.n_dropped() - dropped_before + self.turn.n_dropped();
         if dropped > 0 {
-            warn!(session = %self.session.id, dropped, "too many sessions, messages or requests");
+            warn!(dropped, "too many sessions, messages or requests");
             self.api.count_dropped(dropped);
         }
         Driven {
@@ -312,7 +312,7 @@ impl<'a> Driver<'a> {
                 return Err(Ended::Unauthorized);
             }
             Done::Submitted(Err(error)) => {
-                warn!(session = %self.session.id, %error, "submission failed");
+                warn!(%error, "submission failed");
                 let is_gone = error.is_not_found();
                 let input = if is_gone { Input::SessionGone } else { Input::Submitted(error.delivery()) };
                 self.cause = Some(error.into());
@@ -320,7 +320,7 @@ impl<'a> Driver<'a> {
             }
             Done::Read(id, Ok(reading)) => Input::ReadDone(id, reading),
             Done::Read(id, Err(error)) => {
-                debug!(session = %self.session.id, %error, "read failed");
+                debug!(%error, "read failed");
                 let input = if error.is_not_found() { Input::SessionGone } else { Input::ReadFailed(id) };
                 self.cause = Some(error.into());
                 input
@@ -409,7 +409,7 @@ impl<'a> Driver<'a> {
                 return Err(Ended::Unauthorized);
             }
             FeedSignal::Lost { reason } => {
-                debug!(session = %self.session.id, %reason, "stream lost");
+                debug!(%reason, "stream lost");
                 self.events.stream = Stream::Lost;
                 self.host.notice(Notice::StreamLost);
                 self.take(Input::StreamLost);
@@ -417,7 +417,7 @@ impl<'a> Driver<'a> {
             }
             FeedSignal::Connected => Input::StreamOpened,
             FeedSignal::Resync { reason } => {
-                debug!(session = %self.session.id, %reason, "stream has a gap");
+                debug!(%reason, "stream has a gap");
                 Input::StreamGap
             }
         };

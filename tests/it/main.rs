@@ -47,6 +47,8 @@ mod manager_desk;
 mod manager_errors;
 #[cfg(feature = "test-util")]
 mod manager_line;
+#[cfg(feature = "test-util")]
+mod manager_logs;
 #[cfg(feature = "client")]
 mod manager_mock;
 #[cfg(feature = "test-util")]

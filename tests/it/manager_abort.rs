@@ -1,22 +1,19 @@
 //! Ending turns from outside: abort, loss of interest, shutdown.
 
-use std::{
-    io::Write,
-    sync::{Arc, Mutex},
-};
-
 use futures_util::future::join_all;
 use opencode_conductor::{
     Completion, ConversationManager, Delivery, PromptError, SessionError,
     test_util::{FakeOpenCode, Fault, Flavour, Moment, ProviderError, Route, Script, Step},
 };
-use tracing_subscriber::fmt::MakeWriter;
 
-use super::support::{
-    secrets::{self, PASSWORD},
-    soon,
-    stage::{
-        Stage, WORKTREE, bash, create, feed, gated_text, gated_tool, ms, quick, task, texts, waits, with,
+use super::{
+    manager_logs::Sink,
+    support::{
+        secrets::{self, PASSWORD},
+        soon,
+        stage::{
+            Stage, WORKTREE, bash, create, feed, gated_text, gated_tool, ms, quick, task, texts, waits, with,
+        },
     },
 };
 
@@ -273,29 +270,6 @@ async fn shutdown_gives_up_all_waiting_and_leaves_the_runs_alone() {
     assert_eq!(next.completion, Completion::Settled);
 }
 
-/// Collects what is logged.
-#[derive(Clone, Default)]
-struct Sink(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Sink {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
 #[tokio::test]
 async fn secrets_and_prompts_are_in_no_log() {
     let sink = Sink::default();
@@ -322,7 +296,7 @@ async fn secrets_and_prompts_are_in_no_log() {
         Ok(result) => assert_eq!(result.completion, Completion::Unauthorized),
         Err(error) => said.push(format!("{error} {error:?}")),
     }
-    said.push(String::from_utf8(sink.0.lock().unwrap().clone()).unwrap());
+    said.push(sink.text());
     let logged = said.last().unwrap();
     assert!(logged.contains(stage.session.as_str()), "something is logged: {logged}");
     for text in said {

@@ -1,0 +1,137 @@
+//! What a person on call reads: one line for each turn, with its task and session in the span and nowhere else.
+
+use std::{
+    io::Write,
+    sync::{Arc, Mutex},
+};
+
+use opencode_conductor::{
+    ManagerBuilder,
+    test_util::{Fault, Route, Script, Step},
+};
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::support::stage::{Stage, ms, quick, texts, waits};
+
+/// Collects what is logged.
+#[derive(Clone, Default)]
+pub(crate) struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl Sink {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+
+    /// The lines with these words, as `LEVEL prompt{…}: fields`, with figures that differ from run to run as `_`.
+    fn lines(&self, words: &str) -> Vec<String> {
+        let text = self.text();
+        let lines = text.lines().filter(|line| line.contains(words));
+        lines.map(|line| normal(line.trim_start())).collect()
+    }
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Sink {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+fn normal(line: &str) -> String {
+    let word = |word: &str| match word.split_once('=') {
+        Some((name @ ("seconds" | "message_id"), _)) => format!("{name}=_"),
+        _ => word.to_owned(),
+    };
+    line.split(' ').map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// A manager on a fake, and what is logged at these levels while it works.
+async fn stage(
+    level: tracing::Level,
+    settings: impl FnOnce(ManagerBuilder) -> ManagerBuilder,
+) -> (Stage, Sink, tracing::subscriber::DefaultGuard) {
+    let sink = Sink::default();
+    let logs = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(sink.clone())
+        .with_ansi(false)
+        .with_target(false)
+        .without_time()
+        .finish();
+    let guard = tracing::subscriber::set_default(logs);
+    (Stage::with(quick(), settings).await, sink, guard)
+}
+
+fn span(stage: &Stage) -> String {
+    format!("prompt{{session={} task=task}}:", stage.session)
+}
+
+#[tokio::test]
+async fn a_turn_that_settled_is_one_line() {
+    let (stage, sink, _guard) = stage(tracing::Level::INFO, |manager| manager).await;
+    stage.ask(&Script::new([Step::text("done").cost(0.25)])).await.unwrap();
+    let made = format!("INFO session made task=task session={} directory=/project/worktree", stage.session);
+    let settled = format!(
+        "INFO {} turn settled outcome=\"settled\" seconds=_ tokens=15 cost=0.25 submissions=1",
+        span(&stage)
+    );
+    let lines: Vec<String> = sink.text().lines().map(|line| normal(line.trim_start())).collect();
+    assert_eq!(lines, [made, settled]);
+}
+
+#[tokio::test]
+async fn a_turn_that_failed_is_a_warning_and_never_settled() {
+    let (stage, sink, _guard) = stage(tracing::Level::WARN, |manager| manager).await;
+    stage.ask(&Script::new([Step::error(400)])).await.unwrap();
+    let failed = format!(
+        "WARN {} turn did not settle outcome=\"failed\" seconds=_ tokens=0 cost=0.0 submissions=1",
+        span(&stage)
+    );
+    assert_eq!(sink.lines(""), [failed]);
+}
+
+#[tokio::test]
+async fn a_turn_that_ran_out_of_time_says_so_with_or_without_an_answer() {
+    let limits = waits().idle_timeout(ms(300));
+    let (stage, sink, _guard) = stage(tracing::Level::WARN, |manager| manager.wait(limits).unwrap()).await;
+    let begun = Script::new([Step::text("one two three four").gate_middle("never")]);
+    stage.ask(&begun).await.unwrap();
+    let silent = Script::new([Step::text("never").gate_before("never")]);
+    let silent = stage.ask(&silent).await;
+    let with_answer = format!(
+        "WARN {} turn did not settle outcome=\"timed_out\" seconds=_ tokens=0 cost=0.0 submissions=1",
+        span(&stage)
+    );
+    let lines = sink.lines("outcome");
+    assert_eq!(lines[0], with_answer);
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[1].contains("outcome=\"timed_out\""), "{silent:?}: {lines:?}");
+}
+
+#[tokio::test]
+async fn a_prompt_that_was_sent_again_is_told_from_the_first_time() {
+    let (stage, sink, _guard) = stage(tracing::Level::DEBUG, |manager| manager.wait(waits()).unwrap()).await;
+    stage.fake.inject(Route::PromptAsync, Fault::LosePrompt);
+    stage.ask(&texts("at last")).await.unwrap();
+    let submit = |kick: bool| format!("DEBUG {} submit message_id=_ kick={kick}", span(&stage));
+    assert_eq!(sink.lines(" submit "), [submit(false), submit(true)]);
+    let settled = sink.lines("turn settled");
+    assert_eq!(settled.len(), 1);
+    assert!(settled[0].ends_with("submissions=2"), "{settled:?}");
+    // Inside the span they are not said again.
+    let twice =
+        sink.lines(" prompt{").into_iter().find(|line| line.matches(stage.session.as_str()).count() > 1);
+    assert_eq!(twice, None);
+}
