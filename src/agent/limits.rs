@@ -18,7 +18,8 @@ use crate::{error::InvalidInput, setters::setters};
 #[must_use]
 #[non_exhaustive]
 pub struct WaitOptions {
-    /// Silence allowed while the model is expected to speak. Default 45 s.
+    /// Silence allowed while the model is expected to speak. Default 6 min: models that do not show their thinking are silent for minutes, and an
+    /// agent that gives up on a silent provider after five, as `OpenCode` does, must get to ask it again.
     #[serde(with = "millis")]
     pub idle_timeout: Duration,
     /// Silence allowed while a tool runs. Default 10 min.
@@ -62,7 +63,10 @@ pub enum TimeoutAction {
 impl Default for WaitOptions {
     fn default() -> Self {
         Self {
-            idle_timeout: Duration::from_secs(45),
+            // To abort a turn that lives is worse than to wait for one that does not, so this is more than any pause that is known to be
+            // well: thinking that is not streamed takes up to five minutes, and at five minutes `OpenCode` itself (1.18.33, measured)
+            // drops a silent provider and asks again, which is the business of `retry_budget`.
+            idle_timeout: Duration::from_secs(360),
             tool_timeout: Duration::from_secs(600),
             retry_budget: Duration::from_secs(300),
             start_timeout: Duration::from_secs(5),
@@ -77,7 +81,7 @@ impl Default for WaitOptions {
 
 impl WaitOptions {
     setters! {
-        /// Sets the silence allowed while the model is expected to speak; default 45 s.
+        /// Sets the silence allowed while the model is expected to speak; default 6 min.
         idle_timeout(limit: Duration) { idle_timeout = limit }
         /// Sets the silence allowed while a tool runs; default 10 min.
         tool_timeout(limit: Duration) { tool_timeout = limit }
@@ -244,7 +248,7 @@ mod tests {
             assert_eq!(allowed.to_string(), words);
             assert_eq!(serde_json::to_value(allowed).unwrap(), json);
         };
-        check(Limit::Idle, "45s", json!({"millis": 45_000}));
+        check(Limit::Idle, "360s", json!({"millis": 360_000}));
         check(Limit::Tool, "600s", json!({"millis": 600_000}));
         check(Limit::Retry, "300s", json!({"millis": 300_000}));
         check(Limit::Deadline, "60s", json!({"millis": 60_000}));
