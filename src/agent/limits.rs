@@ -25,6 +25,9 @@ pub struct WaitOptions {
     /// Silence allowed while a tool runs. Default 10 min.
     #[serde(with = "millis")]
     pub tool_timeout: Duration,
+    /// How long the agent may be out of reach: there is no event stream, and every request fails. Default 45 s, in which a server is started again.
+    #[serde(with = "millis")]
+    pub contact_timeout: Duration,
     /// How long the server may go on retrying the provider without progress. Default 5 min.
     #[serde(with = "millis")]
     pub retry_budget: Duration,
@@ -68,6 +71,7 @@ impl Default for WaitOptions {
             // drops a silent provider and asks again, which is the business of `retry_budget`.
             idle_timeout: Duration::from_secs(360),
             tool_timeout: Duration::from_secs(600),
+            contact_timeout: Duration::from_secs(45),
             retry_budget: Duration::from_secs(300),
             start_timeout: Duration::from_secs(5),
             max_kicks: 3,
@@ -85,6 +89,8 @@ impl WaitOptions {
         idle_timeout(limit: Duration) { idle_timeout = limit }
         /// Sets the silence allowed while a tool runs; default 10 min.
         tool_timeout(limit: Duration) { tool_timeout = limit }
+        /// Sets how long the agent may be out of reach; default 45 s.
+        contact_timeout(limit: Duration) { contact_timeout = limit }
         /// Sets how long the server may go on retrying the provider; default 5 min.
         retry_budget(limit: Duration) { retry_budget = limit }
         /// Sets how long an accepted prompt may take to start; default 5 s.
@@ -106,6 +112,7 @@ impl WaitOptions {
         match limit {
             Limit::Idle => Allowed::Time(self.idle_timeout),
             Limit::Tool => Allowed::Time(self.tool_timeout),
+            Limit::Contact => Allowed::Time(self.contact_timeout),
             Limit::Retry => Allowed::Time(self.retry_budget),
             Limit::Deadline => Allowed::Time(self.deadline.unwrap_or_default()),
             Limit::Steps => Allowed::Steps(self.max_steps),
@@ -120,6 +127,7 @@ impl WaitOptions {
         InvalidInput::check_durations(&[
             ("idle_timeout", self.idle_timeout),
             ("tool_timeout", self.tool_timeout),
+            ("contact_timeout", self.contact_timeout),
             ("retry_budget", self.retry_budget),
             ("start_timeout", self.start_timeout),
             ("settle_grace", self.settle_grace),
@@ -141,6 +149,8 @@ pub enum Limit {
     Idle,
     /// [`WaitOptions::tool_timeout`].
     Tool,
+    /// [`WaitOptions::contact_timeout`].
+    Contact,
     /// [`WaitOptions::retry_budget`].
     Retry,
     /// [`WaitOptions::deadline`].
@@ -175,6 +185,7 @@ impl fmt::Display for Limit {
         f.write_str(match self {
             Self::Idle => "no progress within idle_timeout",
             Self::Tool => "no progress of a running tool within tool_timeout",
+            Self::Contact => "the agent was out of reach for longer than contact_timeout",
             Self::Retry => "the provider kept failing for longer than retry_budget",
             Self::Deadline => "deadline passed",
             Self::Steps => "more than max_steps steps",
@@ -250,6 +261,7 @@ mod tests {
         };
         check(Limit::Idle, "360s", json!({"millis": 360_000}));
         check(Limit::Tool, "600s", json!({"millis": 600_000}));
+        check(Limit::Contact, "45s", json!({"millis": 45_000}));
         check(Limit::Retry, "300s", json!({"millis": 300_000}));
         check(Limit::Deadline, "60s", json!({"millis": 60_000}));
         check(Limit::Steps, "250 steps", json!({"steps": 250}));

@@ -173,6 +173,20 @@ async fn a_dead_server_ends_the_wait_in_time() {
 }
 
 #[tokio::test]
+async fn a_server_that_is_out_of_reach_is_not_waited_for_as_long_as_a_silent_model() {
+    let stage = Stage::new().await;
+    let script = Script::new([Step::tool(gated_tool("never"))]);
+    let running = stage.manager.prompt(stage.input(&script).wait(long().contact_timeout(ms(500)))).start();
+    soon(stage.fake.wait_at("never")).await;
+    stage.fake.kill().await.unwrap();
+    let result = soon(running).await.unwrap();
+    let Completion::TimedOut { limit: Limit::Contact, abort: Some(abort), .. } = &result.completion else {
+        panic!("{:?}", result.completion)
+    };
+    assert!(!abort.confirmed);
+}
+
+#[tokio::test]
 async fn a_turn_that_lives_is_not_cut_off() {
     let slow = || {
         let mut step = Step::text("");

@@ -164,6 +164,7 @@ impl Turn {
         id: ReadId,
         mut reading: Reading,
     ) -> Observed {
+        self.limits.in_reach();
         let read = self.reads.end(id);
         let snapshot = read.as_ref().map_or(Snapshot::Live, |read| self.certainty(read));
         let observed = merge(tree, &mut reading, snapshot, &mut self.signatures);
@@ -247,6 +248,7 @@ impl Turn {
 
     pub(super) fn read_failed(&mut self, now: Duration, id: ReadId) {
         let Some(read) = self.reads.end(id) else { return };
+        self.lost_contact(now);
         self.looked(&read);
         if let Stage::Closing { is_read, .. } = &mut self.stage {
             *is_read = true;
@@ -254,6 +256,13 @@ impl Turn {
         // What was to be read is still to be read, but a failing server is not asked in a tight loop.
         self.timers.set(Timer::ReadPause, now + POLL_INTERVAL);
         self.reads.want(read.scope);
+    }
+
+    /// Takes in that a request failed, which says little while the stream is open.
+    pub(super) fn lost_contact(&mut self, now: Duration) {
+        if !self.is_stream_open() {
+            self.limits.out_of_reach(now);
+        }
     }
 
     fn looked(&mut self, read: &ReadUnderWay) {

@@ -246,6 +246,7 @@ impl Turn {
     }
 
     fn stream_opened(&mut self, now: Duration) {
+        self.limits.in_reach();
         match self.stream {
             Stream::Open { .. } => {}
             Stream::Opening => self.stream = Stream::Open { unbroken: false },

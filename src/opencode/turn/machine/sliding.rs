@@ -19,6 +19,8 @@ pub(super) struct SlidingLimits {
     /// Gaps in the stream since the last progress.
     n_gaps: u32,
     retrying_since: Option<Duration>,
+    /// There has been no stream since then, and every request has failed.
+    out_of_reach_since: Option<Duration>,
     /// The requests that a human has yet to answer. All limits stand still until then.
     humans: BTreeSet<RequestId>,
     paused_since: Option<Duration>,
@@ -34,6 +36,7 @@ impl SlidingLimits {
             n_progress: 0,
             n_gaps: 0,
             retrying_since: None,
+            out_of_reach_since: None,
             humans: BTreeSet::new(),
             paused_since: None,
             paused: Duration::ZERO,
@@ -68,6 +71,16 @@ impl SlidingLimits {
         self.retrying_since.get_or_insert(now);
     }
 
+    /// A request failed, and there is no stream.
+    pub(super) fn out_of_reach(&mut self, now: Duration) {
+        self.out_of_reach_since.get_or_insert(now);
+    }
+
+    /// The server was heard.
+    pub(super) fn in_reach(&mut self) {
+        self.out_of_reach_since = None;
+    }
+
     pub(super) fn human_asked(&mut self, now: Duration, request: RequestId) {
         self.humans.insert(request);
         self.paused_since.get_or_insert(now);
@@ -98,7 +111,9 @@ impl SlidingLimits {
             None if facts.tool_running => (Limit::Tool, self.last_progress + options.tool_timeout),
             None => (Limit::Idle, self.last_progress + options.idle_timeout),
         };
+        let contact = self.out_of_reach_since.map(|since| (Limit::Contact, since + options.contact_timeout));
         let deadline = options.deadline.map(|limit| (Limit::Deadline, self.began + self.paused + limit));
-        Some(deadline.filter(|deadline| deadline.1 <= sliding.1).unwrap_or(sliding))
+        // Of several that run out together, a deadline is what the caller has set.
+        deadline.into_iter().chain(contact).chain([sliding]).min_by_key(|(_, at)| *at)
     }
 }

@@ -118,6 +118,10 @@ impl Turn {
         self.submissions.n_unanswered = self.submissions.n_unanswered.saturating_sub(1);
         let is_submitting = matches!(self.stage, Stage::Submitting);
         match delivery {
+            Delivery::Accepted | Delivery::Started | Delivery::Rejected => self.limits.in_reach(),
+            Delivery::NotSent | Delivery::Unknown => self.lost_contact(now),
+        }
+        match delivery {
             Delivery::Accepted | Delivery::Started => {
                 self.reach(Delivery::Accepted);
                 self.limits.restart(now);

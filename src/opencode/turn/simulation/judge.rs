@@ -77,7 +77,8 @@ impl World {
     fn judge_limit(&self, limit: Limit, context: &impl Fn() -> String) {
         let silence = self.client.silence.unwrap_or_default();
         let live = match limit {
-            Limit::Idle => silence < 44 * SECOND,
+            Limit::Idle => silence < 359 * SECOND,
+            Limit::Contact => !self.server.crashed,
             Limit::Tool => silence < 599 * SECOND,
             Limit::Retry | Limit::Deadline => true,
             Limit::Steps => self.server.plan != Plan::Endless,

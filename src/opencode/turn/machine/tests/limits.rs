@@ -246,3 +246,54 @@ fn a_read_that_was_given_up_is_merged_and_nothing_else() {
     assert_eq!(bench.input(Input::ReadDone(id, Reading { messages, ..Reading::default() })), []);
     assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::Stopped(Stop::Aborted)));
 }
+
+/// A turn whose reads all fail, from now until it is aborted; says how long that took.
+fn out_of_reach(bench: &mut Bench) -> u64 {
+    let began = bench.now;
+    loop {
+        let done = if bench.read.is_some() { bench.read_fails() } else { bench.wait(10 * SECOND) };
+        if done == [Done::Abort] {
+            return bench.now.saturating_sub(began).as_secs();
+        }
+    }
+}
+
+#[test]
+fn a_server_that_is_out_of_reach_is_given_up_sooner_than_a_silent_model() {
+    let mut bench = Bench::running();
+    bench.input(Input::StreamLost);
+    assert_eq!(out_of_reach(&mut bench), 45);
+    assert_eq!(bench.abort_done(), finish(Ended::Limit(Limit::Contact)));
+
+    // Also while a tool runs, of which nothing would be heard.
+    let mut bench = Bench::running();
+    bench.tool(1, "call", ToolStatus::Running);
+    bench.input(Input::StreamLost);
+    assert_eq!(out_of_reach(&mut bench), 45);
+    assert_eq!(bench.abort_done(), finish(Ended::Limit(Limit::Contact)));
+}
+
+#[test]
+fn a_server_that_is_heard_is_not_out_of_reach() {
+    // Reads that fail say little while the stream is open.
+    let mut bench = Bench::running();
+    let took = out_of_reach(&mut bench);
+    assert!(took >= 360, "{took}");
+
+    // One answer is enough to begin anew.
+    let mut bench = Bench::running();
+    bench.input(Input::StreamLost);
+    let began = bench.now;
+    while bench.now.saturating_sub(began) < 40 * SECOND {
+        if bench.read.is_some() {
+            bench.read_fails()
+        } else {
+            bench.wait(SECOND)
+        };
+    }
+    while bench.read.is_none() {
+        bench.wait(SECOND);
+    }
+    bench.read(SessionStatus::Busy);
+    assert!(out_of_reach(&mut bench) >= 45);
+}
