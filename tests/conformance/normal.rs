@@ -227,7 +227,11 @@ impl Record {
             }
             // What follows the first line is a stack trace.
             "message" => self.clean_text(first_line(value)).into(),
-            "text" | "output" => self.clean_text(&without_advice(value.as_str().unwrap_or_default())).into(),
+            "text" | "output" => match value {
+                Value::String(text) => self.clean_text(&without_advice(text)).into(),
+                // A number of tokens.
+                _ => self.clean(value),
+            },
             _ => self.clean(value),
         }
     }
