@@ -563,6 +563,8 @@ fn handles_can_be_shared_between_threads() {
     check::<DirectoryClient>();
     check::<opencode_conductor::Subscription>();
     check::<opencode_conductor::OpenCodeServer>();
+    check::<opencode_conductor::ServerPool>();
+    check::<opencode_conductor::ServerLease>();
     check::<ApiError>();
     check::<FeedOptions>();
 }
