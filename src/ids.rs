@@ -1,10 +1,11 @@
 //! Identifiers as types of their own, so that a session can never be passed where a message is meant.
 //!
 //! An id is an immutable shared string: cloning one costs a reference count, and every event, block and map key
-//! that names the same thing can share its bytes.
+//! that names the same thing can share its bytes. Ids that are read from JSON do: a server names the same few over and over.
 
 use std::{
     borrow::Borrow,
+    cell::RefCell,
     collections::HashMap,
     convert::Infallible,
     fmt,
@@ -14,6 +15,8 @@ use std::{
 };
 
 use serde::{Deserialize, Deserializer, Serialize, de};
+
+use crate::json::cursor::{Cursor, Scan};
 
 macro_rules! string_id {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
@@ -25,6 +28,12 @@ macro_rules! string_id {
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 deserializer.deserialize_str(SharedStr).map(Self)
+            }
+        }
+
+        impl Scan for $name {
+            fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+                cursor.string().map(|id| Self(shared(&id)))
             }
         }
 
@@ -103,17 +112,54 @@ pub(crate) struct IdHasher(u64);
 
 impl Hasher for IdHasher {
     fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.0 = (self.0.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(0x517c_c1b7_2722_0a95);
+        let (words, rest) = bytes.as_chunks();
+        for word in words {
+            self.write_u64(u64::from_le_bytes(*word));
         }
+        for byte in rest {
+            self.write_u8(*byte);
+        }
+    }
+
+    fn write_u8(&mut self, byte: u8) {
+        self.write_u64(byte.into());
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
     }
 
     fn finish(&self) -> u64 {
         // The map takes its bits from both ends, and multiplying mixes upwards only.
         self.0 ^ (self.0 >> 32)
     }
+}
+
+/// How many ids a thread remembers. A session's events name its own id, and those of a message and a few parts.
+const RECENT: usize = 64;
+/// Longer ids are not remembered.
+const MAX_RECENT_BYTES: usize = 64;
+
+/// An id that was read. One that this thread has read lately shares its bytes.
+fn shared(id: &str) -> Arc<str> {
+    thread_local! {
+        static LAST: RefCell<[Option<Arc<str>>; RECENT]> = const { RefCell::new([const { None }; RECENT]) };
+    }
+    // An id ends in random letters.
+    let Some(end) = id.as_bytes().last_chunk().filter(|_| id.len() <= MAX_RECENT_BYTES) else {
+        return id.into();
+    };
+    let mut hasher = IdHasher::default();
+    hasher.write_u64(u64::from_le_bytes(*end));
+    let known = LAST.try_with(|last| {
+        let mut last = last.borrow_mut();
+        let slot = last.get_mut(usize::try_from(hasher.finish() % RECENT as u64).ok()?)?;
+        if slot.as_ref().is_none_or(|known| **known != *id) {
+            *slot = Some(id.into());
+        }
+        slot.clone()
+    });
+    known.ok().flatten().unwrap_or_else(|| id.into())
 }
 
 /// Reads a string straight into shared memory; serde's own way for `Arc<str>` allocates twice.
@@ -127,7 +173,7 @@ impl de::Visitor<'_> for SharedStr {
     }
 
     fn visit_str<E>(self, id: &str) -> Result<Arc<str>, E> {
-        Ok(id.into())
+        Ok(shared(id))
     }
 }
 
@@ -235,5 +281,20 @@ mod tests {
         assert_eq!(id, SessionId::new("ses_1"));
         assert_eq!(serde_json::to_string(&id).unwrap(), r#""ses_1""#);
         assert_eq!(format!("{id} {id:?}"), r#"ses_1 "ses_1""#);
+    }
+
+    #[test]
+    fn ids_that_are_read_again_share_their_bytes() {
+        let read = |id: &str| serde_json::from_str::<PartId>(&format!("{id:?}")).unwrap();
+        let first = read("prt_1e2687a67001fd6AphSCQqJ4YE");
+        assert!(Arc::ptr_eq(&first.0, &read("prt_1e2687a67001fd6AphSCQqJ4YE").0));
+        for count in 0..10_000 {
+            let other = format!("prt_1e2687a67001fd6AphSCQq{count:04}");
+            assert_eq!(read(&other).as_str(), other);
+        }
+        for unusual in ["", "x", "1234567", &"y".repeat(100)] {
+            assert_eq!(read(unusual).as_str(), unusual);
+        }
+        assert_eq!(first, read("prt_1e2687a67001fd6AphSCQqJ4YE"));
     }
 }

@@ -1,5 +1,6 @@
 //! Reading JSON that others write: with a place for what is malformed, told apart by a tag, and with numbers of any kind.
 
+pub(crate) mod cursor;
 pub(crate) mod decode;
 pub(crate) mod number;
 pub(crate) mod tagged;

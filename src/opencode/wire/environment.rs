@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer};
 use super::extra::wire_struct;
 use crate::{
     ids::{MessageId, SessionId},
-    json::decode::Object,
+    json::{cursor::Cursor, decode::Object},
 };
 
 wire_struct! {
@@ -14,30 +14,23 @@ wire_struct! {
         /// What.
         content: String,
         /// `pending`, `in_progress`, `completed` or `cancelled`.
-        #[serde(default)]
-        status: String,
+        status: String = default,
         /// `high`, `medium` or `low`.
-        #[serde(default)]
-        priority: String,
+        priority: String = default,
     }
 
     /// What a session has changed in a file.
     FileDiff {
         /// The file.
-        #[serde(default)]
-        file: String,
+        file: String = default,
         /// The change as a unified diff; not from servers before 1.14.
-        #[serde(default)]
-        patch: String,
+        patch: String = default,
         /// `added`, `modified` or `deleted`; not from servers before 1.14.
-        #[serde(default)]
-        status: String,
+        status: String = default,
         /// Lines that were added.
-        #[serde(default)]
-        additions: f64,
+        additions: f64 = default,
         /// Lines that were deleted.
-        #[serde(default)]
-        deletions: f64,
+        deletions: f64 = default,
     }
 
     /// A terminal that the server runs.
@@ -45,11 +38,9 @@ wire_struct! {
         /// Its id.
         id: String,
         /// Its title.
-        #[serde(default)]
-        title: String,
+        title: String = default,
         /// `running` or `exited`.
-        #[serde(default)]
-        status: String,
+        status: String = default,
     }
 }
 
@@ -74,6 +65,21 @@ macro_rules! environment_events {
             /// Whether the server's name for an event is one of these.
             pub(super) fn knows(kind: &str) -> bool {
                 matches!(kind, $($kind)|*)
+            }
+
+            /// Reads the properties of an event of type `kind`, if it is one of these.
+            pub(super) fn scan(kind: &str, cursor: &mut Cursor<'_>) -> Option<Self> {
+                match kind {
+                    $($kind => {
+                        $(let mut $field = None;)*
+                        cursor.fields(|name, cursor| match name {
+                            $($wire => cursor.once(&mut $field),)*
+                            _ => cursor.skip().map(drop),
+                        })?;
+                        Some(Self::$name { $($field: $field?),* })
+                    })*
+                    _ => None,
+                }
             }
 
             /// Reads the properties of an event of type `kind`, which is one of these.

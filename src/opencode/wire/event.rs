@@ -4,20 +4,20 @@ use std::borrow::Cow;
 
 use serde::{
     Deserialize, Deserializer, Serialize,
-    de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess},
+    de::{DeserializeSeed, IgnoredAny},
 };
 use serde_json::{Map, Value, value::RawValue};
 
 use super::{
     EnvironmentEvent, Extra, MessageError, MessageInfo, Part, QuestionAnswer, SessionInfo, SessionStatus,
-    delta::{self, LastPart},
     extra::wire_struct,
 };
 use crate::{
     ids::{CallId, MessageId, PartId, RequestId, SessionId},
     json::{
+        cursor::{Cursor, Scan},
         decode::{DecodeError, JsonPath, Object, decode, decode_seed},
-        tagged::{Fields, OneGo, Tagged},
+        tagged::{OneGo, Tagged},
     },
 };
 
@@ -174,14 +174,12 @@ wire_struct! {
         /// What an answer names it by.
         id: RequestId,
         /// The session that asks, which may be a subagent's.
-        #[serde(rename = "sessionID")]
-        session_id: SessionId,
+        session_id as "sessionID": SessionId,
         /// What for, such as `bash`.
-        #[serde(alias = "type")]
-        permission: String = default,
+        permission as "permission" | "type": String = default,
         /// For which commands, files or addresses.
-        #[serde(alias = "pattern", deserialize_with = "one_or_many")]
-        patterns: Vec<String> = default,
+        #[serde(deserialize_with = "one_or_many")]
+        patterns as "patterns" | "pattern": Vec<String> = default,
         /// What answering "always" would allow.
         always: Vec<String> = default,
         /// The tool's details.
@@ -195,8 +193,7 @@ wire_struct! {
         /// What an answer names it by.
         id: RequestId,
         /// The session that asks, which may be a subagent's.
-        #[serde(rename = "sessionID")]
-        session_id: SessionId,
+        session_id as "sessionID": SessionId,
         /// The questions.
         questions: Vec<Question> = default,
         /// The call that asks.
@@ -224,11 +221,9 @@ wire_struct! {
     /// A tool call.
     ToolReference {
         /// The message it is in.
-        #[serde(rename = "messageID")]
-        message_id: MessageId,
+        message_id as "messageID": MessageId,
         /// The provider's name of the call.
-        #[serde(rename = "callID")]
-        call_id: CallId,
+        call_id as "callID": CallId,
     }
 }
 
@@ -256,23 +251,10 @@ impl ServerEvent {
     /// # Errors
     /// If an event of a known type is malformed; the error names it.
     pub fn from_json(json: &str) -> Result<Self, DecodeError> {
-        Self::from_json_after(json, &mut LastPart::default())
+        Cursor::read_all(json, Self::scan).map_or_else(|| Self::decode_stepwise(json), Ok)
     }
 
-    /// As [`Self::from_json`]; a piece of text for the same part as the last one shares its ids.
-    pub(crate) fn from_json_after(json: &str, last: &mut LastPart) -> Result<Self, DecodeError> {
-        delta::decode(json, last).map_or_else(|| Self::decode_any(json), Ok)
-    }
-
-    /// Decodes an event of any type.
-    pub(super) fn decode_any(json: &str) -> Result<Self, DecodeError> {
-        match serde_json::from_str(json) {
-            Ok(OneGo(event)) => Ok(event),
-            Err(_) => Self::decode_stepwise(json),
-        }
-    }
-
-    /// Decodes an event of the global stream, or one that is malformed and needs an error that says where.
+    /// Decodes an event that is not written as usual, or one that is malformed and needs an error that says where.
     fn decode_stepwise(json: &str) -> Result<Self, DecodeError> {
         /// On the global stream everything else is inside `payload`.
         #[derive(Deserialize)]
@@ -325,35 +307,20 @@ impl From<ServerEvent> for Cow<'_, ServerEvent> {
     }
 }
 
-impl Tagged for ServerEvent {
-    const WHAT: &'static str = "event";
-    const HEAD: &'static [&'static str] = &["type", "id"];
-
-    fn read<'de, A: MapAccess<'de>>(kind: &str, fields: &mut Fields<'de, A>) -> Result<Self, A::Error> {
-        #[derive(Deserialize)]
-        #[serde(field_identifier, rename_all = "lowercase")]
-        enum Name {
-            Properties,
-            Directory,
-            Payload,
-            #[serde(other)]
-            Other,
-        }
-        let mut payload = None;
-        while let Some(name) = fields.next_key()? {
+impl Scan for ServerEvent {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        let (mut id, mut kind, mut payload) = (None, None, None);
+        cursor.fields(|name, cursor| {
             match name {
-                Name::Properties if payload.is_none() => {
-                    payload = Some(fields.next_value_seed(Properties { kind })?);
-                }
-                Name::Other => drop(fields.next_value::<IgnoredAny>()?),
+                "id" => return cursor.once(&mut id),
+                "type" if kind.is_none() => kind = Some(cursor.plain()?),
+                "properties" if payload.is_none() => payload = Some(EventPayload::scan(kind?, cursor)?),
                 // Twice, or of the global stream.
-                Name::Properties | Name::Directory | Name::Payload => {
-                    return Err(A::Error::custom("not a plain event"));
-                }
+                _ => return None,
             }
-        }
-        let payload = payload.ok_or_else(|| A::Error::missing_field("properties"))?;
-        Ok(Self { id: fields.head("id").map(Cow::into_owned), directory: None, payload })
+            Some(())
+        })?;
+        Some(Self { id, directory: None, payload: payload? })
     }
 }
 
@@ -373,6 +340,18 @@ struct WithPart<T> {
 struct Disposed {
     #[serde(default)]
     directory: String,
+}
+
+/// The name of the field that grows.
+struct DeltaField(Cow<'static, str>);
+
+impl Scan for DeltaField {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        Some(Self(match cursor.string()? {
+            Cow::Borrowed("text") => Cow::Borrowed("text"),
+            other => Cow::Owned(other.into_owned()),
+        }))
+    }
 }
 
 /// Reads a struct that is written as an object.
@@ -395,6 +374,61 @@ impl<'de> DeserializeSeed<'de> for Properties<'_> {
 }
 
 impl EventPayload {
+    /// Reads the properties of an event of type `kind`, if it is one of those that the server says often.
+    fn scan(kind: &str, cursor: &mut Cursor<'_>) -> Option<Self> {
+        /// Reads the fields by these names, and skips others. Those that may be absent are marked.
+        macro_rules! scan {
+            ($($field:ident = $name:literal),*) => {
+                $(let mut $field = None;)*
+                cursor.fields(|name, cursor| match name {
+                    $($name => cursor.once(&mut $field),)*
+                    _ => cursor.skip().map(drop),
+                })?;
+            };
+        }
+        Some(match kind {
+            "message.part.delta" => {
+                scan!(
+                    session = "sessionID",
+                    message = "messageID",
+                    part = "partID",
+                    field = "field",
+                    delta = "delta"
+                );
+                let field = field.map_or(Cow::Borrowed(""), |DeltaField(field)| field);
+                let (session_id, message_id, part_id, delta) = (session?, message?, part?, delta?);
+                Self::PartDelta(PartDelta { session_id, message_id, part_id, field, delta })
+            }
+            "message.part.updated" => {
+                scan!(part = "part", delta = "delta");
+                Self::PartUpdated { part: part?, delta: delta.flatten() }
+            }
+            "message.updated" => {
+                scan!(info = "info");
+                Self::MessageUpdated(info?)
+            }
+            "session.created" | "session.updated" => {
+                scan!(info = "info");
+                if kind == "session.created" {
+                    Self::SessionCreated(info?)
+                } else {
+                    Self::SessionUpdated(info?)
+                }
+            }
+            "session.status" => {
+                scan!(session_id = "sessionID", status = "status");
+                Self::SessionStatus { session_id: session_id?, status: status? }
+            }
+            "session.idle" => {
+                scan!(session_id = "sessionID");
+                Self::SessionIdle { session_id: session_id? }
+            }
+            "server.connected" => cursor.skip().map(|_| Self::ServerConnected)?,
+            "server.heartbeat" => cursor.skip().map(|_| Self::ServerHeartbeat)?,
+            _ => Self::Environment(EnvironmentEvent::scan(kind, cursor)?),
+        })
+    }
+
     /// As [`Self::read`], with a path to errors in tagged objects as well.
     fn decode(kind: &str, at: JsonPath<'_>, json: &str) -> Result<Self, DecodeError> {
         Ok(match kind {
@@ -506,6 +540,20 @@ impl EventPayload {
         })
     }
 
+    /// A session that it shows to be the child of another, after that one.
+    #[cfg(feature = "client")]
+    pub(crate) fn child(&self) -> Option<(&SessionId, SessionId)> {
+        match self {
+            Self::SessionCreated(info) | Self::SessionUpdated(info) | Self::SessionDeleted(info) => {
+                Some((info.parent_id.as_ref()?, info.id.clone()))
+            }
+            Self::PartUpdated {
+                part: Part { session_id, body: super::PartBody::Tool(tool), .. }, ..
+            } => Some((session_id, tool.child_session()?)),
+            _ => None,
+        }
+    }
+
     /// The session it concerns.
     pub fn session_id(&self) -> Option<&SessionId> {
         match self {
@@ -546,4 +594,120 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>
         Some(OneOrMany::Many(patterns)) => patterns,
         None => Vec::new(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Every event of the recordings, with the fields in the order in which real servers write them.
+    fn recorded() -> Vec<String> {
+        let fixtures = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures")).unwrap();
+        let logs =
+            fixtures.filter_map(|entry| fs::read_to_string(entry.unwrap().path().join("events.sse")).ok());
+        let lines = logs.flat_map(|log| log.lines().map(str::to_owned).collect::<Vec<_>>());
+        lines.filter_map(|line| line.strip_prefix("data: ").map(str::to_owned)).collect()
+    }
+
+    /// Decodes an event by the short way, if that leads anywhere, and panics unless the long way leads to the same.
+    fn scan(json: &str) -> Option<ServerEvent> {
+        let event = Cursor::read_all(json, ServerEvent::scan)?;
+        let general = ServerEvent::decode_stepwise(json);
+        assert_eq!(general.ok().as_ref(), Some(&event), "{json}");
+        Some(event)
+    }
+
+    #[test]
+    fn recorded_events_are_read_the_short_way_and_as_the_long_way_reads_them() {
+        let recorded = recorded();
+        let n_short = recorded.iter().filter(|json| scan(json).is_some()).count();
+        assert!(recorded.len() > 3_000);
+        assert!(n_short * 100 > recorded.len() * 97, "{n_short} of {}", recorded.len());
+    }
+
+    #[test]
+    fn damaged_events_are_read_the_short_way_only_as_the_long_way_reads_them() {
+        let pieces = [
+            r#""""#,
+            r#","""#,
+            "\\",
+            r"\u0041",
+            r"\ud83d\ude00",
+            r"\ud800",
+            r#"\""#,
+            "0",
+            "00",
+            "-1",
+            ".5",
+            "1e3",
+            "1e999",
+            "18446744073709551616",
+            "null",
+            "true",
+            "{}",
+            "[]",
+            "{",
+            "}",
+            "[",
+            "]",
+            ",",
+            ":",
+            "é",
+            "\n",
+            " ",
+            r#""type":"text","#,
+            r#""id":"x","#,
+            r#""sessionID":"ses_1","#,
+            r#","new":{"a":[1,"\n"]}"#,
+            r#""\u0069d""#,
+        ];
+        let mut n_short = 0;
+        for (seed, json) in recorded().iter().enumerate() {
+            let mut random = fastrand::Rng::with_seed(seed as u64);
+            let places: Vec<usize> = json.char_indices().map(|(at, _)| at).collect();
+            for _ in 0..20 {
+                let mut damaged = json.clone();
+                let from = random.choice(&places).copied().unwrap_or_default();
+                let to =
+                    places.iter().copied().find(|at| *at >= from + random.usize(..4)).unwrap_or(json.len());
+                match random.u8(..4) {
+                    0 => drop(damaged.drain(from..to.max(from))),
+                    1 => damaged.insert_str(from, random.choice(pieces).unwrap_or_default()),
+                    2 => damaged.replace_range(from..to.max(from), random.choice(pieces).unwrap_or_default()),
+                    _ => {
+                        let field = json[from..].find(",\"").map_or(from, |at| from + at);
+                        let other = random.choice(&places).copied().unwrap_or_default();
+                        let piece = json[other..].chars().take(random.usize(..40)).collect::<String>();
+                        damaged.insert_str(field, &piece);
+                    }
+                }
+                n_short += usize::from(scan(&damaged).is_some());
+            }
+        }
+        assert!(n_short > 1_000, "damage that does not matter was read as well: {n_short}");
+    }
+
+    #[test]
+    fn what_is_not_written_as_usual_is_left_to_the_long_way() {
+        let idle = r#"{"id":"evt_1","type":"session.idle","properties":{"sessionID":"ses_1"}}"#;
+        assert!(scan(idle).is_some());
+        for (from, to) in [
+            (r#""evt_1""#, "null"),
+            (r#""evt_1","#, r#""evt_1","id":"evt_2","#),
+            (r#""sessionID""#, r#""session\u0049D""#),
+            (r#""sessionID":"ses_1""#, r#""sessionID":"ses_1","sessionID":"ses_1""#),
+            (r#""sessionID":"ses_1""#, ""),
+            (r#":{"#, r#": {"#),
+            ("}}", "}} "),
+            ("}}", "}"),
+            ("}}", "}}}"),
+            ("\"id\"", "\"directory\""),
+            ("session.idle", "session.error"),
+        ] {
+            let json = idle.replace(from, to);
+            assert_eq!(scan(&json), None, "{json}");
+        }
+    }
 }

@@ -21,7 +21,10 @@ use serde::{
 };
 use serde_json::{Map, Value, value::RawValue};
 
-use crate::json::tagged::Text;
+use crate::json::{
+    cursor::{Cursor, Scan},
+    tagged::Text,
+};
 
 /// Fields that this version does not know, as they came: a map of JSON values.
 ///
@@ -319,18 +322,22 @@ impl<'de, K: DeserializeSeed<'de>> de::Visitor<'de> for Key<'de, K> {
 }
 
 /// Declares structs that keep the fields they do not know. A field `name: T` has to be there, `name: T = default` may be absent,
-/// and `name?: T` is an `Option<T>` that is written only if there is one.
+/// and `name?: T` is an `Option<T>` that is written only if there is one. `name as "json"` is called otherwise in JSON; more names
+/// than one are read, and the first is written.
 macro_rules! wire_struct {
     ($($(#[$meta:meta])* $name:ident {
-        $($(#[$field_meta:meta])* $field:ident $(?: $optional:ty)? $(: $ty:ty $(= $default:ident)?)?,)*
+        $(
+            $(#[$field_meta:meta])*
+            $field:ident $(as $json:literal $(| $alias:literal)*)? $(?: $optional:ty)? $(: $ty:ty $(= $default:ident)?)?,
+        )*
     })*) => {$(
         $(#[$meta])*
         #[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
-        #[serde(rename_all = "camelCase")]
         #[non_exhaustive]
         pub struct $name {
             $(
                 $(#[$field_meta])*
+                $(#[serde(rename = $json)])?
                 $(#[serde(skip_serializing_if = "Option::is_none")] pub $field: Option<$optional>,)?
                 $($(#[serde($default)])? pub $field: $ty,)?
             )*
@@ -342,10 +349,10 @@ macro_rules! wire_struct {
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 #[derive(serde::Deserialize)]
-                #[serde(rename_all = "camelCase")]
                 struct Known {
                     $(
                         $(#[$field_meta])*
+                        $(#[serde(rename = $json $(, alias = $alias)*)])?
                         $(#[serde(default)] $field: Option<$optional>,)?
                         $($(#[serde($default)])? $field: $ty,)?
                     )*
@@ -354,9 +361,91 @@ macro_rules! wire_struct {
                 Ok(Self { $($field,)* extra })
             }
         }
+
+        impl $crate::json::cursor::Scan for $name {
+            fn scan(cursor: &mut $crate::json::cursor::Cursor<'_>) -> Option<Self> {
+                Self::scan_beside(cursor, |_, _| Some(false))
+            }
+        }
+
+        impl $name {
+            /// Reads an object of which `other` may read further fields, given their name; it says whether it did.
+            pub(super) fn scan_beside<'a>(
+                cursor: &mut $crate::json::cursor::Cursor<'a>,
+                mut other: impl FnMut(&'a str, &mut $crate::json::cursor::Cursor<'a>) -> Option<bool>,
+            ) -> Option<Self> {
+                $(let mut $field = None;)*
+                let mut extra = $crate::opencode::wire::extra::ExtraFields::default();
+                cursor.fields(|name, cursor| match name {
+                    $($crate::opencode::wire::extra::json_name!($field $($json $($alias)*)?) => cursor.once(&mut $field),)*
+                    _ => if other(name, cursor)? { Some(()) } else { extra.push(cursor.whole_field()?) },
+                })?;
+                Some(Self {
+                    $($field: $crate::opencode::wire::extra::scanned!($field $(, $optional)? $($(, $default)?)?),)*
+                    extra: extra.into(),
+                })
+            }
+        }
     )*};
 }
 pub(super) use wire_struct;
+
+/// The names of a field in JSON, as a pattern.
+macro_rules! json_name {
+    ($field:ident) => { stringify!($field) };
+    ($field:ident $($json:literal)+) => { $($json)|+ };
+}
+pub(super) use json_name;
+
+/// What was read of a field that has to be there, or that need not be.
+macro_rules! scanned {
+    ($field:ident) => {
+        $field?
+    };
+    ($field:ident, $($may_be_absent:tt)+) => {
+        $field.unwrap_or_default()
+    };
+}
+pub(super) use scanned;
+
+/// Fields that are kept as they are written. There is room for more than the server sends so far.
+#[derive(Default)]
+pub(super) struct ExtraFields<'a> {
+    fields: [&'a str; 12],
+    len: usize,
+}
+
+impl<'a> ExtraFields<'a> {
+    #[inline]
+    pub(super) fn push(&mut self, field: &'a str) -> Option<()> {
+        *self.fields.get_mut(self.len)? = field;
+        self.len += 1;
+        Some(())
+    }
+}
+
+impl From<ExtraFields<'_>> for Extra {
+    #[inline]
+    fn from(ExtraFields { fields, len }: ExtraFields<'_>) -> Self {
+        if len == 0 {
+            return Self::default();
+        }
+        let mut json =
+            String::with_capacity(fields[..len].iter().map(|field| field.len() + 1).sum::<usize>() + 1);
+        for field in &fields[..len] {
+            json.push(if json.is_empty() { '{' } else { ',' });
+            json.push_str(field);
+        }
+        json.push('}');
+        Self::from_json(json)
+    }
+}
+
+impl Scan for Extra {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        cursor.skip().filter(|json| json.starts_with('{')).map(|json| Self::from_json(json.to_owned()))
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -12,6 +12,7 @@ use crate::{
     conversation::TokenUsage,
     ids::{MessageId, SessionId},
     json::{
+        cursor::{Cursor, Scan},
         decode::{DecodeError, Decoded, JsonPath, Object, decode, decode_list, deserialize_by_from_json},
         tagged::{Fields, OneGo, Tagged},
     },
@@ -48,8 +49,7 @@ wire_struct! {
         /// The message's id; the client may choose it.
         id: MessageId,
         /// The session it belongs to.
-        #[serde(rename = "sessionID")]
-        session_id: SessionId,
+        session_id as "sessionID": SessionId,
         /// When it was created, or last submitted again.
         time: MessageTime = default,
         /// The agent it is for.
@@ -63,19 +63,15 @@ wire_struct! {
         /// The message's id.
         id: MessageId,
         /// The session it belongs to.
-        #[serde(rename = "sessionID")]
-        session_id: SessionId,
+        session_id as "sessionID": SessionId,
         /// When it was created and completed.
         time: MessageTime = default,
         /// The user message that it answers, which need not be the caller's: compaction and merged prompts move it.
-        #[serde(rename = "parentID")]
-        parent_id?: MessageId,
+        parent_id as "parentID"?: MessageId,
         /// The model that wrote it.
-        #[serde(rename = "modelID")]
-        model_id: String = default,
+        model_id as "modelID": String = default,
         /// The model's provider.
-        #[serde(rename = "providerID")]
-        provider_id: String = default,
+        provider_id as "providerID": String = default,
         /// The agent; `compaction` for summaries.
         mode?: String,
         /// Whether it is a summary of the history and not an answer.
@@ -224,6 +220,39 @@ impl MessageInfo {
     /// If a field that this version knows is missing or has another type.
     pub fn from_json(json: &str) -> Result<Self, DecodeError> {
         Self::decode(JsonPath::Root, json)
+    }
+}
+
+impl Scan for MessageInfo {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        let role = cursor.tag("role")?;
+        let mut roles = 0;
+        let head = |name: &str, cursor: &mut Cursor<'_>| {
+            let is_role = name == "role";
+            if is_role {
+                roles += 1;
+                cursor.plain()?;
+            }
+            Some(is_role)
+        };
+        let info = match role {
+            "user" => Self::User(UserMessage::scan_beside(cursor, head)?),
+            "assistant" => Self::Assistant(AssistantMessage::scan_beside(cursor, head)?.into()),
+            _ => return None,
+        };
+        (roles == 1).then_some(info)
+    }
+}
+
+impl Scan for ModelRef {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        let (mut provider_id, mut model_id): (Option<String>, Option<String>) = (None, None);
+        cursor.fields(|name, cursor| match name {
+            "providerID" => cursor.once(&mut provider_id),
+            "modelID" => cursor.once(&mut model_id),
+            _ => cursor.skip().map(drop),
+        })?;
+        Some(Self::new(provider_id?, model_id?))
     }
 }
 

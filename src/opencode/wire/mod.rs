@@ -7,7 +7,6 @@
 //! Objects told apart by a tag (`type`, `role`) are decoded by hand. Serde's own untagged fallback would report a malformed
 //! known part only as "did not match any variant".
 
-pub(crate) mod delta;
 mod environment;
 mod event;
 mod export;

@@ -1,5 +1,7 @@
 //! Parts: what a message is made of.
 
+use std::borrow::Cow;
+
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{Error as _, MapAccess, value::MapAccessDeserializer},
@@ -10,6 +12,7 @@ use super::{Extra, MessageError, ModelRef, Tokens, extra::wire_struct};
 use crate::{
     ids::{CallId, MessageId, PartId, SessionId},
     json::{
+        cursor::{Cursor, Scan},
         decode::{DecodeError, JsonPath, deserialize_by_from_json},
         tagged::{Fields, Tagged, Text},
     },
@@ -111,8 +114,7 @@ wire_struct! {
     /// A tool call and what came of it.
     ToolPart {
         /// The provider's name of the call; may repeat within a session.
-        #[serde(rename = "callID")]
-        call_id: CallId,
+        call_id as "callID": CallId,
         /// The tool's name.
         tool: String,
         /// How far it got.
@@ -270,14 +272,25 @@ pub enum ToolStatus {
 
 impl<'de> Deserialize<'de> for ToolStatus {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Text(status) = Text::deserialize(deserializer)?;
-        Ok(match &*status {
+        Text::deserialize(deserializer).map(|Text(status)| status.into())
+    }
+}
+
+impl Scan for ToolStatus {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        cursor.string().map(Self::from)
+    }
+}
+
+impl From<Cow<'_, str>> for ToolStatus {
+    fn from(status: Cow<'_, str>) -> Self {
+        match &*status {
             "pending" => Self::Pending,
             "running" => Self::Running,
             "completed" => Self::Completed,
             "error" => Self::Error,
             _ => Self::Unknown(status.into_owned()),
-        })
+        }
     }
 }
 
@@ -343,6 +356,27 @@ impl Part {
     }
 }
 
+impl Scan for Part {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        let kind = cursor.tag("type")?;
+        let (mut id, mut session_id, mut message_id, mut n_kinds) = (None, None, None, 0);
+        let body = PartBody::scan_beside(kind, cursor, |name, cursor| {
+            match name {
+                "type" => {
+                    n_kinds += 1;
+                    cursor.plain()?;
+                }
+                "id" => cursor.once(&mut id)?,
+                "sessionID" => cursor.once(&mut session_id)?,
+                "messageID" => cursor.once(&mut message_id)?,
+                _ => return Some(false),
+            }
+            Some(true)
+        })?;
+        (n_kinds == 1).then_some(Self { id: id?, session_id: session_id?, message_id: message_id?, body })
+    }
+}
+
 impl Tagged for Part {
     const WHAT: &'static str = "part";
     const HEAD: &'static [&'static str] = &["type", "id", "sessionID", "messageID"];
@@ -360,6 +394,24 @@ impl Tagged for Part {
 }
 
 impl PartBody {
+    /// As [`Part::scan`], for a part of this kind; `head` reads the fields that all parts have.
+    fn scan_beside<'a>(
+        kind: &str,
+        cursor: &mut Cursor<'a>,
+        head: impl FnMut(&'a str, &mut Cursor<'a>) -> Option<bool>,
+    ) -> Option<Self> {
+        Some(match kind {
+            "text" => Self::Text(TextPart::scan_beside(cursor, head)?),
+            "reasoning" => Self::Reasoning(ReasoningPart::scan_beside(cursor, head)?),
+            "tool" => Self::Tool(ToolPart::scan_beside(cursor, head)?.into()),
+            "step-start" => Self::StepStart(StepStartPart::scan_beside(cursor, head)?),
+            "step-finish" => Self::StepFinish(StepFinishPart::scan_beside(cursor, head)?),
+            "patch" => Self::Patch(PatchPart::scan_beside(cursor, head)?),
+            // Seldom, or unknown.
+            _ => return None,
+        })
+    }
+
     fn read<'de, D: Deserializer<'de>>(kind: &str, body: D) -> Result<Self, D::Error> {
         Ok(match kind {
             "text" => Self::Text(Deserialize::deserialize(body)?),

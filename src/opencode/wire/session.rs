@@ -12,6 +12,7 @@ use super::{Extra, Tokens, extra::wire_struct};
 use crate::{
     ids::SessionId,
     json::{
+        cursor::{Cursor, Scan},
         decode::{DecodeError, JsonPath, deserialize_by_from_json},
         tagged::{Fields, Tagged},
     },
@@ -24,8 +25,7 @@ wire_struct! {
         /// Its id; the server chooses it.
         id: SessionId,
         /// The session whose subagent this one is.
-        #[serde(rename = "parentID")]
-        parent_id?: SessionId,
+        parent_id as "parentID"?: SessionId,
         /// The directory it works in.
         directory: String = default,
         /// Its title.
@@ -55,8 +55,7 @@ wire_struct! {
         /// The model, as its provider names it.
         id: String,
         /// The provider.
-        #[serde(rename = "providerID")]
-        provider_id: String,
+        provider_id as "providerID": String,
     }
 
     /// Whether the server is well.
@@ -72,7 +71,6 @@ wire_struct! {
         /// The configured model, as `provider/model`.
         model?: String,
         /// The configured agent.
-        #[serde(rename = "default_agent")]
         default_agent?: String,
     }
 
@@ -150,6 +148,22 @@ impl SessionStatus {
     /// Whether nothing runs, as far as the server says.
     pub fn is_idle(&self) -> bool {
         matches!(self, Self::Idle)
+    }
+}
+
+impl Scan for SessionStatus {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        let status = match cursor.tag("type")? {
+            "idle" => Self::Idle,
+            "busy" => Self::Busy,
+            _ => return None,
+        };
+        let mut kind: Option<String> = None;
+        cursor.fields(|name, cursor| match name {
+            "type" => cursor.once(&mut kind),
+            _ => None,
+        })?;
+        Some(status)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
             http::{Call, Http},
             sse::EventDecoder,
         },
-        wire::delta::LastPart,
+        wire::{EventPayload, ServerEvent},
     },
 };
 
@@ -142,62 +142,80 @@ impl Connection<'_> {
 
     /// Hands out one event. Returns a loss if it announces the end of the stream.
     fn handle(&mut self, json: &str) -> Option<FeedLoss> {
-        let Some(peek) = Peek::new(json) else {
-            if self.live_since.is_some() {
-                self.deliver(json, None);
-            }
-            return None;
-        };
-        match &*peek.kind {
-            "server.connected" => {
-                if self.live_since.is_none() {
-                    self.live_since = Some(Instant::now());
-                    if self.feed.live() {
-                        self.feeds.counters.reconnects.increment();
-                    }
+        let peek = Peek::new(json);
+        if let Some(peek) = &peek {
+            match peek.kind {
+                "server.connected" => {
+                    self.opened();
+                    return None;
                 }
-                return None;
+                "server.heartbeat" => return None,
+                _ if self.live_since.is_none() || !self.is_wanted(peek, json) => return None,
+                _ => {}
             }
-            "server.heartbeat" => return None,
-            _ => {}
+        }
+        let event = decode(json, &self.feeds.counters);
+        if let Ok(ServerEvent { payload: EventPayload::ServerConnected, .. }) = event {
+            self.opened();
+            return None;
         }
         // Before the server says that the stream is open nothing is promised, and a snapshot follows anyway.
         self.live_since?;
-        let disposed = peek.kind == "server.instance.disposed";
-        if let Some(targets) = self.hand_out(&peek, json) {
-            self.deliver(json, Some(targets));
-        }
-        disposed.then_some(FeedLoss::Disposed)
-    }
-
-    /// Leaves an event to its reader if it has one alone. Otherwise returns its targets, if there are any.
-    fn hand_out(&self, peek: &Peek<'_>, json: &str) -> Option<Vec<Arc<Queue>>> {
-        let mut state = self.feed.state();
-        if let Some(child) = &peek.child {
-            state.routing.learn(child);
-        }
-        if state.routing.only(peek.session).is_some_and(|only| only.leave(json)) {
-            return None;
-        }
-        Some(state.routing.targets(peek.session, &peek.kind)).filter(|targets| !targets.is_empty())
-    }
-
-    /// Decodes an event for `targets`; without them for those whom it turns out to concern, or for everybody if that cannot be told.
-    fn deliver(&self, json: &str, targets: Option<Vec<Arc<Queue>>>) {
-        match decode(json, &mut LastPart::default(), &self.feeds.counters) {
-            Ok(event) => {
-                let event = Arc::new(event);
-                let session = event.payload.session_id().map(SessionId::as_str);
-                let targets = targets.unwrap_or_else(|| self.feed.state().routing.targets(session, ""));
-                for queue in targets {
-                    queue.event(&event, json.len());
-                }
-            }
+        match event {
+            Ok(ServerEvent { payload: EventPayload::ServerHeartbeat, .. }) => None,
+            Ok(event) => self.deliver(event, peek.as_ref(), json.len()),
             Err(error) => {
                 let reason = ResyncReason::Malformed(Arc::new(error));
-                tell_missed(&targets.unwrap_or_else(|| self.everybody()), &reason);
+                let targets = match peek {
+                    Some(peek) => self.feed.state().routing.targets(peek.session, peek.kind),
+                    None => self.everybody(),
+                };
+                tell_missed(&targets, &reason);
+                None
             }
         }
+    }
+
+    /// The server says that the stream is open.
+    fn opened(&mut self) {
+        if self.live_since.is_none() {
+            self.live_since = Some(Instant::now());
+            if self.feed.live() {
+                self.feeds.counters.reconnects.increment();
+            }
+        }
+    }
+
+    /// Whether an event has to be decoded here: there are subscribers for it, and it was not left to the only one.
+    fn is_wanted(&self, peek: &Peek<'_>, json: &str) -> bool {
+        let state = self.feed.state();
+        if peek.kind.starts_with("session.") && peek.names_others {
+            return true;
+        }
+        match state.routing.only(peek.session) {
+            Some(only) if !peek.names_others && only.leave(json) => false,
+            Some(_) => true,
+            None => !state.routing.targets(peek.session, peek.kind).is_empty(),
+        }
+    }
+
+    /// Gives an event to its subscribers, who follow a child from now on if it shows one. Returns a loss if it announces the end of
+    /// the stream.
+    fn deliver(&self, event: ServerEvent, peek: Option<&Peek<'_>>, size: usize) -> Option<FeedLoss> {
+        let mut state = self.feed.state();
+        if let Some((parent, child)) = event.payload.child() {
+            state.routing.learn(parent, &child);
+        }
+        let session = event.payload.session_id().map(SessionId::as_str);
+        let session = session.or_else(|| peek.and_then(|peek| peek.session));
+        let targets = state.routing.targets(session, peek.map_or("", |peek| peek.kind));
+        drop(state);
+        let is_disposed = matches!(event.payload, EventPayload::InstanceDisposed { .. });
+        let event = Arc::new(event);
+        for queue in targets {
+            queue.event(&event, size);
+        }
+        is_disposed.then_some(FeedLoss::Disposed)
     }
 
     fn everybody(&self) -> Vec<Arc<Queue>> {

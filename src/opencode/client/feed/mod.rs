@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     ids::SessionId,
-    opencode::wire::{DecodeError, EventPayload, ServerEvent, delta::LastPart},
+    opencode::wire::{DecodeError, EventPayload, ServerEvent},
 };
 
 mod connection;
@@ -391,9 +391,9 @@ impl Feed {
 }
 
 /// Decodes an event, and counts what came of it.
-fn decode(json: &str, last: &mut LastPart, counters: &Counters) -> Result<ServerEvent, DecodeError> {
+fn decode(json: &str, counters: &Counters) -> Result<ServerEvent, DecodeError> {
     counters.events_decoded.increment();
-    let event = ServerEvent::from_json_after(json, last);
+    let event = ServerEvent::from_json(json);
     match &event {
         Ok(ServerEvent { payload: EventPayload::Unknown { .. }, .. }) => counters.events_unknown.increment(),
         Ok(_) => {}

@@ -12,10 +12,7 @@ use std::{
 use tokio::sync::Notify;
 
 use super::{FeedLoss, FeedOptions, FeedSignal, GoneReason, ResyncReason, decode, lock};
-use crate::opencode::{
-    client::stats::Counters,
-    wire::{ServerEvent, delta::LastPart},
-};
+use crate::opencode::{client::stats::Counters, wire::ServerEvent};
 
 /// Once so many events wait, the reader is not asked to decode more: a connection that is read faster than its events can be
 /// decoded would overflow the queue.
@@ -40,7 +37,6 @@ pub(super) struct Queue {
 pub(super) struct Reader {
     queue: Arc<Queue>,
     taken: Batch,
-    last: LastPart,
 }
 
 #[derive(Default)]
@@ -192,7 +188,7 @@ impl Batch {
 
 impl Reader {
     pub(super) fn new(queue: Arc<Queue>) -> Self {
-        Self { queue, taken: Batch::default(), last: LastPart::default() }
+        Self { queue, taken: Batch::default() }
     }
 
     pub(super) async fn next(&mut self) -> FeedSignal {
@@ -223,7 +219,7 @@ impl Reader {
     fn decode(&mut self, length: usize) -> FeedSignal {
         let from = self.taken.read;
         self.taken.read += length;
-        match decode(&self.taken.json[from..self.taken.read], &mut self.last, &self.queue.counters) {
+        match decode(&self.taken.json[from..self.taken.read], &self.queue.counters) {
             Ok(event) => FeedSignal::Event(Arc::new(event)),
             Err(error) => {
                 self.queue.counters.resyncs.increment();
@@ -252,7 +248,7 @@ mod tests {
     fn give(queue: &Queue, json: &str) -> bool {
         let left = queue.leave(json);
         if !left {
-            let event = decode(json, &mut LastPart::default(), &queue.counters).unwrap();
+            let event = decode(json, &queue.counters).unwrap();
             queue.event(&Arc::new(event), json.len());
         }
         left

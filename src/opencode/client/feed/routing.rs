@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{peek::Child, queue::Queue};
+use super::queue::Queue;
 use crate::ids::{IdMap, SessionId};
 
 pub(super) type SubscriberId = u64;
@@ -68,12 +68,9 @@ impl Routing {
     }
 
     /// Learns of a child: who follows its parent follows it.
-    pub(super) fn learn(&mut self, child: &Child<'_>) {
-        if let Some(followers) = self.followers.get(child.parent).cloned() {
-            let session = SessionId::new(child.session);
-            for follower in followers {
-                self.follow(follower, &session);
-            }
+    pub(super) fn learn(&mut self, parent: &SessionId, child: &SessionId) {
+        for follower in self.followers.get(parent).cloned().unwrap_or_default() {
+            self.follow(follower, child);
         }
     }
 

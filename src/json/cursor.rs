@@ -1,0 +1,364 @@
+//! The short way through JSON: from front to back, straight from the text into a struct.
+//!
+//! A general decoder asks for every name and value through several layers, each of which moves what it gets. The server
+//! writes the same shapes over and over, without white space. A [`Cursor`] reads those, and gives up at whatever is unusual or wrong. The
+//! general decoder then reads the same text from its beginning, so that it alone decides what is malformed, and says where.
+//! What a cursor does read it reads as the general decoder would.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
+
+use crate::time::Millis;
+
+/// How deep a value may be nested that is skipped or read as a [`Value`].
+const MAX_DEPTH: u8 = 32;
+
+/// What can be read by a [`Cursor`].
+pub(crate) trait Scan: Sized {
+    /// Reads a value; nothing if it has to be left to the general decoder.
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self>;
+}
+
+/// A place in JSON text. Every method that returns nothing leaves it at no place in particular.
+#[derive(Clone, Copy)]
+pub(crate) struct Cursor<'a> {
+    text: &'a str,
+    at: usize,
+    /// Where the field began that is being read.
+    field: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(crate) fn new(text: &'a str) -> Self {
+        Self { text, at: 0, field: 0 }
+    }
+
+    /// Reads all of `text` with `scan`.
+    #[inline]
+    pub(crate) fn read_all<T>(text: &'a str, scan: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        let mut cursor = Self::new(text);
+        let value = scan(&mut cursor)?;
+        (cursor.at == text.len()).then_some(value)
+    }
+
+    /// Reads an object, each of its fields with `field`, which gets the name and has to read the value.
+    #[inline]
+    pub(crate) fn fields(&mut self, mut field: impl FnMut(&'a str, &mut Self) -> Option<()>) -> Option<()> {
+        self.expect(b'{')?;
+        if self.peek()? == b'}' {
+            return self.expect(b'}');
+        }
+        loop {
+            let start = self.at;
+            let name = self.plain()?;
+            self.expect(b':')?;
+            self.field = start;
+            field(name, self)?;
+            match self.next()? {
+                b',' => {}
+                b'}' => return Some(()),
+                _ => return None,
+            }
+        }
+    }
+
+    /// Reads an array, each of its elements with `element`.
+    pub(crate) fn elements(&mut self, mut element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        self.expect(b'[')?;
+        if self.peek()? == b']' {
+            return self.expect(b']');
+        }
+        loop {
+            element(self)?;
+            match self.next()? {
+                b',' => {}
+                b']' => return Some(()),
+                _ => return None,
+            }
+        }
+    }
+
+    /// Where the value of a field stands, if the object that comes next has one of this name. The object stays to be read.
+    #[expect(clippy::option_option, reason = "an object without the field is not one that cannot be read")]
+    pub(crate) fn field(mut self, wanted: &str) -> Option<Option<Self>> {
+        self.expect(b'{')?;
+        if self.peek()? == b'}' {
+            return Some(None);
+        }
+        loop {
+            let name = self.plain()?;
+            self.expect(b':')?;
+            if name == wanted {
+                return Some(Some(self));
+            }
+            self.skip()?;
+            match self.next()? {
+                b',' => {}
+                b'}' => return Some(None),
+                _ => return None,
+            }
+        }
+    }
+
+    /// The string in a field of the object that comes next, which stays to be read.
+    pub(crate) fn tag(self, name: &str) -> Option<&'a str> {
+        self.field(name)??.plain()
+    }
+
+    /// Reads the value of a field for the first time; a second one is an error, which is not said here.
+    #[inline]
+    pub(crate) fn once<T: Scan>(&mut self, slot: &mut Option<T>) -> Option<()> {
+        if slot.is_some() {
+            return None;
+        }
+        *slot = Some(T::scan(self)?);
+        Some(())
+    }
+
+    /// Skips the value of a field and returns the field: name, colon and value.
+    pub(crate) fn whole_field(&mut self) -> Option<&'a str> {
+        let start = self.field;
+        self.skip()?;
+        self.text.get(start..self.at)
+    }
+
+    /// Skips a value and returns it.
+    pub(crate) fn skip(&mut self) -> Option<&'a str> {
+        let start = self.at;
+        self.skip_nested(MAX_DEPTH)?;
+        self.text.get(start..self.at)
+    }
+
+    fn skip_nested(&mut self, depth: u8) -> Option<()> {
+        let below = depth.checked_sub(1)?;
+        match self.peek()? {
+            b'"' => self.plain().or_else(|| self.escaped()).map(drop),
+            b'{' => self.fields(|_, cursor| cursor.skip_nested(below)),
+            b'[' => self.elements(|cursor| cursor.skip_nested(below)),
+            b't' => self.word("true"),
+            b'f' => self.word("false"),
+            b'n' => self.word("null"),
+            _ => self.number().map(drop),
+        }
+    }
+
+    /// Reads a string, which is borrowed if it is written as it is.
+    #[inline]
+    pub(crate) fn string(&mut self) -> Option<Cow<'a, str>> {
+        match self.plain() {
+            Some(text) => Some(Cow::Borrowed(text)),
+            None => unescape(self.escaped()?).map(Cow::Owned),
+        }
+    }
+
+    /// Reads a string that is written as it is; any other stays to be read.
+    #[inline]
+    pub(crate) fn plain(&mut self) -> Option<&'a str> {
+        let start = self.at + 1;
+        let end = start + ordinary(self.text.as_bytes().get(start..)?);
+        let is_plain = self.peek()? == b'"' && *self.text.as_bytes().get(end)? == b'"';
+        let text = self.text.get(start..end).filter(|_| is_plain)?;
+        self.at = end + 1;
+        Some(text)
+    }
+
+    /// Reads a string as it is written, with known escapes.
+    fn escaped(&mut self) -> Option<&'a str> {
+        self.expect(b'"')?;
+        let start = self.at;
+        loop {
+            self.at += ordinary(self.text.as_bytes().get(self.at..)?);
+            match (self.next()?, self.peek()) {
+                (b'"', _) => return self.text.get(start..self.at - 1),
+                (b'\\', Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't')) => self.at += 1,
+                (b'\\', Some(b'u')) => {
+                    let digits = self.text.as_bytes().get(self.at + 1..self.at + 5)?;
+                    self.at += 5;
+                    digits.iter().all(u8::is_ascii_hexdigit).then_some(())?;
+                }
+                (_, _) => return None,
+            }
+        }
+    }
+
+    /// Reads a number as it is written.
+    fn number(&mut self) -> Option<&'a str> {
+        let is_part = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
+        let length = self.text.as_bytes().get(self.at..)?.iter().take_while(is_part).count();
+        let number = self.text.get(self.at..self.at + length)?;
+        self.at += length;
+        let is_simple = match number.as_bytes() {
+            [first @ b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit) && first.is_ascii_digit(),
+            other => other == b"0",
+        };
+        (is_simple || serde_json::from_str::<IgnoredAny>(number).is_ok()).then_some(number)
+    }
+
+    /// Reads a number without sign, fraction and exponent.
+    fn integer(&mut self) -> Option<u64> {
+        let mut value = u64::from(self.next()?.checked_sub(b'0').filter(|digit| *digit <= 9)?);
+        let is_zero = value == 0;
+        while let Some(digit @ b'0'..=b'9') = self.peek() {
+            value = value.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
+            if is_zero {
+                return None;
+            }
+            self.at += 1;
+        }
+        (!matches!(self.peek(), Some(b'.' | b'e' | b'E'))).then_some(value)
+    }
+
+    /// Goes behind `expected`, if that comes next.
+    pub(crate) fn word(&mut self, expected: &str) -> Option<()> {
+        let is_next = self.text.as_bytes().get(self.at..)?.starts_with(expected.as_bytes());
+        is_next.then(|| self.at += expected.len())
+    }
+
+    #[inline]
+    fn expect(&mut self, byte: u8) -> Option<()> {
+        (self.next()? == byte).then_some(())
+    }
+
+    #[inline]
+    fn next(&mut self) -> Option<u8> {
+        let byte = self.peek()?;
+        self.at += 1;
+        Some(byte)
+    }
+
+    #[inline]
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+}
+
+/// How many bytes there are before the first that ends a string, begins an escape, or may not be in a string.
+#[inline]
+fn ordinary(bytes: &[u8]) -> usize {
+    const ONES: u64 = u64::MAX / 255;
+    const HIGHS: u64 = ONES << 7;
+    let (words, rest) = bytes.as_chunks();
+    for (index, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        // The first byte of which the highest bit becomes set is the first that is below 0x20, or one of the two. Behind it a borrow may
+        // have set others.
+        let quote = (word ^ (ONES * u64::from(b'"'))).wrapping_sub(ONES);
+        let backslash = (word ^ (ONES * u64::from(b'\\'))).wrapping_sub(ONES);
+        let found = (word.wrapping_sub(ONES * 0x20) | quote | backslash) & !word & HIGHS;
+        if found != 0 {
+            return index * 8 + found.trailing_zeros() as usize / 8;
+        }
+    }
+    let is_ordinary = |byte: &&u8| !matches!(byte, b'"' | b'\\' | ..0x20);
+    words.len() * 8 + rest.iter().take_while(is_ordinary).count()
+}
+
+/// What a string means that has known escapes in it; half a surrogate pair, and a pair in halves, is left to the general decoder.
+fn unescape(mut text: &str) -> Option<String> {
+    let mut plain = String::with_capacity(text.len());
+    while let Some((before, escape)) = text.split_once('\\') {
+        plain.push_str(before);
+        let (byte, after) = (escape.as_bytes().first()?, escape.get(1..)?);
+        text = after;
+        plain.push(match byte {
+            b'b' => '\u{8}',
+            b'f' => '\u{c}',
+            b'n' => '\n',
+            b'r' => '\r',
+            b't' => '\t',
+            b'u' => {
+                text = after.get(4..)?;
+                char::from_u32(u32::from_str_radix(after.get(..4)?, 16).ok()?)?
+            }
+            other => char::from(*other),
+        });
+    }
+    plain.push_str(text);
+    Some(plain)
+}
+
+impl Scan for bool {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        if cursor.peek()? == b't' {
+            cursor.word("true").map(|()| true)
+        } else {
+            cursor.word("false").map(|()| false)
+        }
+    }
+}
+
+impl Scan for u64 {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        cursor.integer()
+    }
+}
+
+impl Scan for u32 {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        cursor.integer()?.try_into().ok()
+    }
+}
+
+impl Scan for i64 {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        cursor.integer()?.try_into().ok()
+    }
+}
+
+impl Scan for Millis {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        i64::scan(cursor).map(Self::new)
+    }
+}
+
+impl Scan for f64 {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        match cursor.number()? {
+            "0" => Some(0.0),
+            number => serde_json::from_str(number).ok(),
+        }
+    }
+}
+
+impl Scan for String {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        cursor.string().map(Cow::into_owned)
+    }
+}
+
+impl Scan for Value {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        serde_json::from_str(cursor.skip()?).ok()
+    }
+}
+
+impl<T: DeserializeOwned> Scan for BTreeMap<String, T> {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        serde_json::from_str(cursor.skip()?).ok()
+    }
+}
+
+impl<T: Scan> Scan for Option<T> {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        if cursor.peek()? == b'n' { cursor.word("null").map(|()| None) } else { T::scan(cursor).map(Some) }
+    }
+}
+
+impl<T: Scan> Scan for Vec<T> {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        let mut items = Self::new();
+        cursor.elements(|cursor| {
+            items.push(T::scan(cursor)?);
+            Some(())
+        })?;
+        Some(items)
+    }
+}
+
+impl<T: Scan> Scan for Box<T> {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        T::scan(cursor).map(Self::new)
+    }
+}
