@@ -332,7 +332,7 @@ fn model(step: &AssistantMessage) -> Option<Arc<str>> {
     match (provider_id.as_str(), model_id.as_str()) {
         (_, "") => None,
         ("", model) => Some(model.into()),
-        (provider, model) => Some(format!("{provider}/{model}").into()),
+        (provider, model) => Some([provider, "/", model].concat().into()),
     }
 }
 

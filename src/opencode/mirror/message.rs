@@ -31,7 +31,8 @@ pub(crate) struct MessageLog {
     n_background: usize,
     /// Absent while only parts were seen.
     pub(crate) info: Option<MessageInfo>,
-    pub(super) parts: BTreeMap<PartId, PartLog>,
+    /// Boxed, because a map of few parts has room for many.
+    pub(super) parts: BTreeMap<PartId, Box<PartLog>>,
     /// Text for parts that were not seen yet; nothing for one that became too long to keep.
     early: BTreeMap<PartId, Option<String>>,
     /// The turn was over when this message was last looked at, so what is unfinished stays so.
@@ -147,7 +148,7 @@ impl MessageLog {
         self.view = OnceLock::new();
         if self.is_completed() {
             self.early.clear();
-            self.parts.values_mut().for_each(PartLog::forget_streamed);
+            self.parts.values_mut().for_each(|log| log.forget_streamed());
         }
         if parts_differ {
             self.show(converter, effects);
@@ -169,7 +170,7 @@ impl MessageLog {
         let is_completed = self.is_completed();
         let is_user = is_user || self.is_user();
         let early = self.early.remove(&part.id).flatten();
-        let was_background = self.parts.get(&part.id).is_some_and(PartLog::is_background);
+        let was_background = self.parts.get(&part.id).is_some_and(|log| log.is_background());
         let (log, merged) = match self.parts.entry(part.id.clone()) {
             Entry::Occupied(entry) => {
                 let log = entry.into_mut();
@@ -177,7 +178,7 @@ impl MessageLog {
                 (log, merged)
             }
             Entry::Vacant(entry) => {
-                let mut log = PartLog::new(part.into_owned());
+                let mut log = Box::new(PartLog::new(part.into_owned()));
                 if let Some(early) = early.filter(|_| !is_completed && !source.is_truth()) {
                     log.join(&early);
                 }
@@ -449,6 +450,7 @@ impl PartLog {
             // Blank so far, or left out.
             return self.show(info, converter, effects);
         }
+        effects.out.events.reserve_exact(1);
         effects.out.events.push(ConversationEvent::BlockDelta {
             conversation_id: converter.conversation.clone(),
             block_id: BlockId::from(&self.part.id),

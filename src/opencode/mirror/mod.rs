@@ -46,10 +46,19 @@ impl Observed {
         *self == Self::default()
     }
 
-    /// Adds what came of something observed later.
+    /// Adds what came of something observed later. Additions to one text that follow each other become one.
     pub fn append(&mut self, later: Self) {
-        self.events.extend(later.events);
-        self.changed.extend(later.changed);
+        for event in later.events {
+            let last = self.events.last_mut();
+            if !last.is_some_and(|last| last.grow_by(&event)) {
+                self.events.push(event);
+            }
+        }
+        for changed in later.changed {
+            if self.changed.last() != Some(&changed) {
+                self.changed.push(changed);
+            }
+        }
         self.progress |= later.progress;
         self.new_sessions.extend(later.new_sessions);
     }

@@ -69,7 +69,7 @@ impl SessionTree {
             return;
         };
         let has_asked = |parent: &SessionLog| parent.is_at_rest() && !parent.nameless.is_empty();
-        if !log.is_at_rest() || !self.sessions.get(&parent).is_some_and(has_asked) {
+        if !log.is_at_rest() || !self.sessions.get(&parent).is_some_and(|parent| has_asked(parent)) {
             return;
         }
         let Some(prompt) = log.first_prompt().map(str::to_owned) else { return };

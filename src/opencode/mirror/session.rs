@@ -66,7 +66,7 @@ pub(super) struct SessionLog {
 }
 
 /// What of a session's description shows if no task part names it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct About {
     title: String,
     agent: Option<String>,
@@ -213,8 +213,10 @@ impl SessionLog {
     pub(super) fn see_info(&mut self, info: &SessionInfo) {
         let SessionInfo { title, agent, time, .. } = info;
         if self.about.as_ref().is_none_or(|old| old.updated <= time.updated) {
-            let (title, agent) = (title.clone(), agent.clone());
-            self.about = Some(About { title, agent, created: time.created, updated: time.updated });
+            let about = self.about.get_or_insert_default();
+            about.title.clone_from(title);
+            about.agent.clone_from(agent);
+            (about.created, about.updated) = (time.created, time.updated);
         }
     }
 
@@ -627,6 +629,7 @@ impl SessionLog {
     }
 
     fn changed(&self, message: &MessageId, effects: &mut Effects) {
+        effects.out.changed.reserve_exact(1);
         effects.out.changed.push((self.id.clone(), message.clone()));
     }
 }

@@ -59,7 +59,8 @@ const MAX_DEPTH: usize = 64;
 pub struct SessionTree {
     root: SessionId,
     pub(super) options: ConvertOptions,
-    pub(super) sessions: BTreeMap<SessionId, SessionLog>,
+    /// Boxed, because most trees are one session, and a map has room for many.
+    pub(super) sessions: BTreeMap<SessionId, Box<SessionLog>>,
     deleted: VecDeque<SessionId>,
     /// The sessions of which more is to be seen: few of many.
     restless: BTreeSet<SessionId>,
@@ -76,7 +77,7 @@ impl SessionTree {
     /// The tree below `root`, of which nothing is known yet.
     pub fn new(root: SessionId, options: ConvertOptions) -> Self {
         let log = SessionLog::new(root.clone(), None, ConversationId::main());
-        let sessions = BTreeMap::from([(root.clone(), log)]);
+        let sessions = BTreeMap::from([(root.clone(), Box::new(log))]);
         Self {
             root,
             options,
@@ -295,7 +296,7 @@ impl SessionTree {
 
     /// What is known of a session, as the server would say it; nothing if it is not in the tree.
     pub(crate) fn info(&self, session: &SessionId) -> Option<SessionInfo> {
-        self.sessions.get(session).map(SessionLog::info)
+        self.sessions.get(session).map(|log| log.info())
     }
 
     /// A session's messages in order, each as it is now, with what was streamed.
@@ -321,7 +322,7 @@ impl SessionTree {
 
     /// As [`Self::messages`], for a look without a copy.
     pub(crate) fn logs(&self, session: &SessionId) -> impl DoubleEndedIterator<Item = &MessageLog> {
-        self.sessions.get(session).into_iter().flat_map(SessionLog::messages)
+        self.sessions.get(session).into_iter().flat_map(|log| log.messages())
     }
 
     /// As [`Self::turn`], for a look without a copy.
@@ -340,18 +341,18 @@ impl SessionTree {
 
     /// Whether what a session did has been seen to its end.
     pub fn is_at_rest(&self, session: &SessionId) -> bool {
-        self.sessions.get(session).is_some_and(SessionLog::is_at_rest)
+        self.sessions.get(session).is_some_and(|log| log.is_at_rest())
     }
 
     /// Whether a session has a step that is not complete.
     #[cfg(any(test, feature = "client"))]
     pub(crate) fn has_incomplete_step(&self, session: &SessionId) -> bool {
-        self.sessions.get(session).is_some_and(SessionLog::has_incomplete_step)
+        self.sessions.get(session).is_some_and(|log| log.has_incomplete_step())
     }
 
     /// The tool calls of the whole tree that have not come to an end, in steps that have not either.
     pub fn running_tools(&self) -> impl Iterator<Item = &Part> {
-        self.sessions.values().flat_map(SessionLog::running_tools)
+        self.sessions.values().flat_map(|log| log.running_tools())
     }
 
     /// Whether a call runs anywhere that does not merely wait for a confirmed session.
@@ -430,7 +431,7 @@ impl SessionTree {
         }
         let conversation = ConversationId::new(child.as_str());
         let log = SessionLog::new(child.clone(), Some(parent.clone()), conversation);
-        self.sessions.insert(child.clone(), log);
+        self.sessions.insert(child.clone(), Box::new(log));
         self.restless.insert(child.clone());
         if let Some(parent) = self.sessions.get_mut(parent) {
             parent.children.insert(child.clone());
@@ -505,7 +506,7 @@ impl SessionTree {
     /// Moves a child and all below it to another thread.
     fn move_to(&mut self, child: &SessionId, conversation: ConversationId, effects: &mut Effects) {
         let tree = self.subtree(child);
-        let is_visible = tree.iter().any(|id| self.sessions.get(id).is_some_and(SessionLog::has_messages));
+        let is_visible = tree.iter().any(|id| self.sessions.get(id).is_some_and(|log| log.has_messages()));
         if is_visible {
             self.clear_thread(child, effects);
         }
