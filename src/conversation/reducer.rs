@@ -236,10 +236,9 @@ impl Fold<'_> {
     }
 
     fn put(&mut self, target: &Target, mut block: Arc<ConversationBlock>) {
-        let conversation_id = target.conversation_id();
-        if block.conversation_id != conversation_id {
+        if !target.is_called(&block.conversation_id) {
             // The event named the thread by its agent.
-            Arc::make_mut(&mut block).conversation_id = conversation_id;
+            Arc::make_mut(&mut block).conversation_id = target.conversation_id();
         }
         self.keep_ended(&mut block);
         if self.thread(target).0.put(&block) {

@@ -71,6 +71,13 @@ pub(super) enum Target {
 }
 
 impl Target {
+    pub(super) fn is_called(&self, conversation: &ConversationId) -> bool {
+        match self {
+            Self::Main => conversation.is_main(),
+            Self::Subagent(id) => id.as_str() == conversation.as_str(),
+        }
+    }
+
     pub(super) fn conversation_id(&self) -> ConversationId {
         match self {
             Self::Main => ConversationId::main(),

@@ -35,12 +35,9 @@ impl<'a> Cursor<'a> {
         Self { text, at: 0, field: 0 }
     }
 
-    /// Reads all of `text` with `scan`.
-    #[inline]
-    pub(crate) fn read_all<T>(text: &'a str, scan: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
-        let mut cursor = Self::new(text);
-        let value = scan(&mut cursor)?;
-        (cursor.at == text.len()).then_some(value)
+    /// Whether everything was read.
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.at == self.text.len()
     }
 
     /// Reads an object, each of its fields with `field`, which gets the name and has to read the value.
@@ -145,7 +142,6 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads a string, which is borrowed if it is written as it is.
-    #[inline]
     pub(crate) fn string(&mut self) -> Option<Cow<'a, str>> {
         match self.plain() {
             Some(text) => Some(Cow::Borrowed(text)),
@@ -154,14 +150,15 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads a string that is written as it is; any other stays to be read.
-    #[inline]
     pub(crate) fn plain(&mut self) -> Option<&'a str> {
+        let (quote, rest) = self.text.as_bytes().get(self.at..)?.split_first()?;
+        let length = ordinary(rest);
+        if *quote != b'"' || *rest.get(length)? != b'"' {
+            return None;
+        }
         let start = self.at + 1;
-        let end = start + ordinary(self.text.as_bytes().get(start..)?);
-        let is_plain = self.peek()? == b'"' && *self.text.as_bytes().get(end)? == b'"';
-        let text = self.text.get(start..end).filter(|_| is_plain)?;
-        self.at = end + 1;
-        Some(text)
+        self.at = start + length + 1;
+        self.text.get(start..start + length)
     }
 
     /// Reads a string as it is written, with known escapes.
@@ -239,20 +236,26 @@ impl<'a> Cursor<'a> {
 fn ordinary(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::MAX / 255;
     const HIGHS: u64 = ONES << 7;
-    let (words, rest) = bytes.as_chunks();
-    for (index, word) in words.iter().enumerate() {
+    let mut at = 0;
+    while let Some((word, _)) = bytes.get(at..).and_then(|rest| rest.split_first_chunk()) {
         let word = u64::from_le_bytes(*word);
-        // The first byte of which the highest bit becomes set is the first that is below 0x20, or one of the two. Behind it a borrow may
-        // have set others.
+        // The first byte of which the highest bit becomes set is the first that is below 0x20, or one of the two. Behind it a borrow
+        // may have set others.
         let quote = (word ^ (ONES * u64::from(b'"'))).wrapping_sub(ONES);
         let backslash = (word ^ (ONES * u64::from(b'\\'))).wrapping_sub(ONES);
         let found = (word.wrapping_sub(ONES * 0x20) | quote | backslash) & !word & HIGHS;
         if found != 0 {
-            return index * 8 + found.trailing_zeros() as usize / 8;
+            return at + found.trailing_zeros() as usize / 8;
         }
+        at += 8;
     }
-    let is_ordinary = |byte: &&u8| !matches!(byte, b'"' | b'\\' | ..0x20);
-    words.len() * 8 + rest.iter().take_while(is_ordinary).count()
+    at + ordinary_at_end(&bytes[at..])
+}
+
+/// As [`ordinary`], for the last bytes of a text.
+#[cold]
+fn ordinary_at_end(bytes: &[u8]) -> usize {
+    bytes.iter().take_while(|byte| !matches!(byte, b'"' | b'\\' | ..0x20)).count()
 }
 
 /// What a string means that has known escapes in it; half a surrogate pair, and a pair in halves, is left to the general decoder.

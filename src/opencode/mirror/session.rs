@@ -276,36 +276,38 @@ impl SessionLog {
         if !self.admits(Thing::Message(&id), source) || !self.has_room(&id, effects) {
             return;
         }
-        let place = (info.time().created, id.clone());
-        let prompt = info.as_assistant().map(|step| step.parent_id.clone());
+        let created = info.time().created;
         let log = self.messages.entry(id.clone()).or_default();
-        let old_place = log.info.as_ref().map(|info| (info.time().created, id.clone()));
+        let old_created = log.info.as_ref().map(|info| info.time().created);
         if !log.merge_info(info, source, converter(&self.conversation, options, log), effects) {
             return;
         }
         let id = &id;
         let is_incomplete = log.is_incomplete();
+        let is_step = log.step().is_some();
+        let is_moved = old_created != Some(created);
+        let prompt = log.step().filter(|_| is_moved).and_then(|step| step.parent_id.clone());
         let was_open = self.is_open(id);
-        let is_step = prompt.is_some();
-        if old_place.as_ref() != Some(&place) {
-            if let Some(old_place) = &old_place {
-                self.order.remove(old_place);
+        if is_moved {
+            let place = (created, id.clone());
+            if let Some(old_created) = old_created {
+                self.order.remove(&(old_created, id.clone()));
             } else {
                 self.early.retain(|early| early != id);
                 self.active.insert(id.clone());
                 // A new step runs, so the last thing the server said about the session no longer holds.
                 self.idle &= !is_incomplete;
             }
-            if let Some(prompt) = prompt.flatten() {
+            if let Some(prompt) = prompt {
                 let first = self.first_steps.entry(prompt).or_insert_with(|| place.clone());
                 *first = place.clone().min(first.clone());
             }
             self.order.insert(place);
         }
-        if is_incomplete {
-            self.incomplete.insert(id.clone());
-        } else {
+        if !is_incomplete {
             self.incomplete.remove(id);
+        } else if !self.incomplete.contains(id) {
+            self.incomplete.insert(id.clone());
         }
         if was_open != self.is_open(id) {
             self.count_calls(id);
@@ -327,13 +329,10 @@ impl SessionLog {
         effects: &mut Effects,
     ) {
         let (id, part_id) = (&part.message_id.clone(), &part.id.clone());
-        if !self.admits(Thing::Message(id), source)
-            || !self.admits(Thing::Part(&part.id), source)
-            || !self.has_room(id, effects)
-        {
+        if !self.admits(Thing::Message(id), source) || !self.admits(Thing::Part(&part.id), source) {
             return;
         }
-        let (conversation, log) = self.log(id);
+        let Some((conversation, log)) = self.log(id, effects) else { return };
         let converter = converter(conversation, options, log);
         if log.merge_part(part, is_user, source, converter, effects) && log.info.is_some() {
             self.attend(id, part_id, false);
@@ -348,10 +347,7 @@ impl SessionLog {
         effects: &mut Effects,
     ) {
         let id = &delta.message_id.clone();
-        if !self.has_room(id, effects) {
-            return;
-        }
-        let (conversation, log) = self.log(id);
+        let Some((conversation, log)) = self.log(id, effects) else { return };
         if log.merge_delta(delta, converter(conversation, options, log), effects) && log.info.is_some() {
             self.changed(id, effects);
         }
@@ -581,9 +577,13 @@ impl SessionLog {
         has_room
     }
 
-    /// The log of a message, made if only now something of it is seen; with the thread, to convert it for.
-    fn log(&mut self, id: &MessageId) -> (&ConversationId, &mut MessageLog) {
+    /// The log of a message, made if only now something of it is seen and there is room; with the thread, to convert it for.
+    fn log(&mut self, id: &MessageId, effects: &mut Effects) -> Option<(&ConversationId, &mut MessageLog)> {
         if !self.messages.contains_key(id) {
+            if !self.has_room(id, effects) {
+                return None;
+            }
+            self.messages.insert(id.clone(), MessageLog::default());
             self.early.push_back(id.clone());
             if self.early.len() > MAX_EARLY_MESSAGES
                 && let Some(oldest) = self.early.pop_front()
@@ -591,7 +591,7 @@ impl SessionLog {
                 self.messages.remove(&oldest);
             }
         }
-        (&self.conversation, self.messages.entry(id.clone()).or_default())
+        Some((&self.conversation, self.messages.get_mut(id)?))
     }
 
     fn drop_message(&mut self, id: &MessageId, effects: &mut Effects) {

@@ -76,14 +76,15 @@ pub struct SessionTree {
 impl SessionTree {
     /// The tree below `root`, of which nothing is known yet.
     pub fn new(root: SessionId, options: ConvertOptions) -> Self {
-        let log = SessionLog::new(root.clone(), None, ConversationId::main());
+        // Of its own, because all trees would count their references to a shared name in one place.
+        let log = SessionLog::new(root.clone(), None, ConversationId::new("main"));
         let sessions = BTreeMap::from([(root.clone(), Box::new(log))]);
         Self {
+            restless: BTreeSet::from([root.clone()]),
             root,
             options,
             sessions,
             deleted: VecDeque::new(),
-            restless: BTreeSet::new(),
             calling: BTreeSet::new(),
             namers: BTreeMap::new(),
             n_confirmed: 1,
@@ -390,12 +391,17 @@ impl SessionTree {
         let mut effects = Effects::default();
         let Some(session) = self.sessions.get_mut(id) else { return effects.out };
         let (n_before, was_at_rest) = (session.n_messages(), session.is_at_rest());
+        let had_lone_call = session.has_lone_call();
         session.room = MAX_MESSAGES.saturating_sub(self.n_messages);
         happen(session, &mut effects);
         self.n_messages = self.n_messages + session.n_messages() - n_before;
         self.n_dropped += effects.n_dropped;
-        mark(&mut self.restless, id, !session.is_at_rest());
-        mark(&mut self.calling, id, session.has_lone_call());
+        if session.is_at_rest() != was_at_rest {
+            mark(&mut self.restless, id, was_at_rest);
+        }
+        if session.has_lone_call() != had_lone_call {
+            mark(&mut self.calling, id, !had_lone_call);
+        }
         if !session.is_confirmed {
             effects.out.progress = false;
             effects.withhold_usage();

@@ -251,7 +251,11 @@ impl ServerEvent {
     /// # Errors
     /// If an event of a known type is malformed; the error names it.
     pub fn from_json(json: &str) -> Result<Self, DecodeError> {
-        Cursor::read_all(json, Self::scan).map_or_else(|| Self::decode_stepwise(json), Ok)
+        let mut cursor = Cursor::new(json);
+        match Self::scan(&mut cursor) {
+            Some(event) if cursor.is_at_end() => Ok(event),
+            Some(_) | None => Self::decode_stepwise(json),
+        }
     }
 
     /// Decodes an event that is not written as usual, or one that is malformed and needs an error that says where.
@@ -309,19 +313,28 @@ impl From<ServerEvent> for Cow<'_, ServerEvent> {
 
 impl Scan for ServerEvent {
     fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
-        let (mut id, mut kind, mut payload) = (None, None, None);
-        cursor.fields(|name, cursor| {
-            match name {
-                "id" => return cursor.once(&mut id),
-                "type" if kind.is_none() => kind = Some(cursor.plain()?),
-                "properties" if payload.is_none() => payload = Some(EventPayload::scan(kind?, cursor)?),
-                // Twice, or of the global stream.
-                _ => return None,
-            }
-            Some(())
-        })?;
-        Some(Self { id, directory: None, payload: payload? })
+        let (id, kind) = scan_head(cursor)?;
+        let payload = EventPayload::scan(kind, cursor)?;
+        cursor.word("}")?;
+        Some(Self { id: id.map(str::to_owned), directory: None, payload })
     }
+}
+
+/// Reads an event's id and type, up to its properties.
+pub(crate) fn scan_head<'a>(cursor: &mut Cursor<'a>) -> Option<(Option<&'a str>, &'a str)> {
+    cursor.word("{")?;
+    let id = match cursor.word(r#""id":"#) {
+        Some(()) => {
+            let id = cursor.plain()?;
+            cursor.word(",")?;
+            Some(id)
+        }
+        None => None,
+    };
+    cursor.word(r#""type":"#)?;
+    let kind = cursor.plain()?;
+    cursor.word(r#","properties":"#)?;
+    Some((id, kind))
 }
 
 #[derive(Deserialize)]
@@ -613,7 +626,8 @@ mod tests {
 
     /// Decodes an event by the short way, if that leads anywhere, and panics unless the long way leads to the same.
     fn scan(json: &str) -> Option<ServerEvent> {
-        let event = Cursor::read_all(json, ServerEvent::scan)?;
+        let mut cursor = Cursor::new(json);
+        let event = ServerEvent::scan(&mut cursor).filter(|_| cursor.is_at_end())?;
         let general = ServerEvent::decode_stepwise(json);
         assert_eq!(general.ok().as_ref(), Some(&event), "{json}");
         Some(event)

@@ -17,6 +17,8 @@ mod request;
 mod session;
 
 pub use environment::{EnvironmentEvent, FileDiff, Terminal, Todo};
+#[cfg(feature = "client")]
+pub(crate) use event::scan_head;
 pub use event::{
     EventPayload, PartDelta, PermissionReply, PermissionRequest, Question, QuestionOption, QuestionRequest,
     ServerEvent, ToolReference,

@@ -3,7 +3,7 @@
 //! One connection carries the events of every session of its directory, and most runners follow a few. Events of other
 //! sessions are skipped without being built up in memory, and those of one reader are left to it.
 
-use crate::json::cursor::Cursor;
+use crate::{json::cursor::Cursor, opencode::wire::scan_head};
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Peek<'a> {
@@ -18,14 +18,7 @@ impl<'a> Peek<'a> {
     /// `None` if the event is not written as usual, and has to be decoded to be understood.
     pub(super) fn new(json: &'a str) -> Option<Self> {
         let mut event = Cursor::new(json);
-        event.word("{")?;
-        if event.word(r#""id":"#).is_some() {
-            event.plain()?;
-            event.word(",")?;
-        }
-        event.word(r#""type":"#)?;
-        let kind = event.plain()?;
-        event.word(r#","properties":"#)?;
+        let (_id, kind) = scan_head(&mut event)?;
         let session = event.field("sessionID")?;
         let (info, part) = match kind {
             "message.part.updated" => (None, event.field("part")?),
