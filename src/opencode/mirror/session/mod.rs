@@ -3,21 +3,21 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
-    sync::Arc,
 };
 
-use super::{Effects, Origin, Owner, Snapshot, emit::emit, message::MessageLog, nameless::NamelessCalls};
+use super::{Effects, Origin, Owner, Snapshot, message::MessageLog, nameless::NamelessCalls};
 use crate::{
-    conversation::{
-        BlockOrder, ConversationEvent, ConvertOptions, RunStatus, SubagentCompleted, SubagentSpawned,
-    },
-    ids::{ConversationId, IdMap, MessageId, PartId, SessionId, ToolUseId},
+    conversation::{BlockOrder, ConversationEvent, ConvertOptions},
+    ids::{ConversationId, IdMap, MessageId, PartId, SessionId},
     opencode::{
         convert::{Converter, Rest},
         wire::{Message, MessageInfo, Part, PartBody, PartDelta, SessionInfo},
     },
     time::Millis,
 };
+
+mod announce;
+mod calls;
 
 /// Messages of which only parts were seen. The server sends a message before its parts, so more than a few mean that the
 /// stream was joined in the middle, and the next list brings them.
@@ -154,50 +154,6 @@ impl SessionLog {
     #[cfg(any(test, feature = "client"))]
     pub(super) fn has_incomplete_step(&self) -> bool {
         !self.incomplete.is_empty()
-    }
-
-    /// The calls that have not come to an end, in steps that may still go on.
-    pub(super) fn running_tools(&self) -> impl Iterator<Item = &Part> {
-        let running = self.incomplete.intersection(&self.active);
-        running.filter_map(|id| self.messages.get(id)).flat_map(MessageLog::running_tools)
-    }
-
-    pub(super) fn has_lone_call(&self) -> bool {
-        !self.lone_calls.is_empty()
-    }
-
-    /// Says whether the session that a call names is one of the tree's own.
-    pub(super) fn attend(&mut self, message: &MessageId, part: &PartId, is_ours: bool) {
-        let runs = |log: &MessageLog| log.is_running_tool(part);
-        if !is_ours && self.messages.get(message).is_some_and(runs) && self.is_open(message) {
-            self.lone_calls.insert((message.clone(), part.clone()));
-        } else if !self.lone_calls.is_empty() {
-            self.lone_calls.remove(&(message.clone(), part.clone()));
-        }
-    }
-
-    /// Whether a message is a step that may go on.
-    fn is_open(&self, message: &MessageId) -> bool {
-        self.incomplete.contains(message) && self.active.contains(message)
-    }
-
-    /// The sessions that calls of this one name, each with the call.
-    pub(super) fn named(&self) -> impl Iterator<Item = (&SessionId, &PartId)> {
-        self.messages.values().flat_map(MessageLog::named)
-    }
-
-    /// Sees anew which calls of a message run. Those that name a session claim it, and are then told whose it is.
-    fn count_calls(&mut self, message: &MessageId) {
-        let calls = (message.clone(), PartId::default())..;
-        let old: Vec<_> = self.lone_calls.range(calls).take_while(|(of, _)| of == message).cloned().collect();
-        for call in &old {
-            self.lone_calls.remove(call);
-        }
-        if !self.is_open(message) {
-            return;
-        }
-        let running = self.messages.get(message).into_iter().flat_map(MessageLog::running_tools);
-        self.lone_calls.extend(running.map(|part| (message.clone(), part.id.clone())));
     }
 
     /// What was last shown of a part.
@@ -484,83 +440,6 @@ impl SessionLog {
         }
     }
 
-    /// Emits what no task part says: that this session is a subagent, if none names it, and the end of one whose call did
-    /// not wait for it.
-    pub(super) fn announce(&mut self, parent: &ConversationId, effects: &mut Effects) {
-        let mut events = Vec::new();
-        if self.parent.is_some() {
-            let result = self.result();
-            if self.owners.is_empty() && self.has_messages() {
-                let spawned = self.announcement(parent);
-                events.extend(result.as_ref().map(|result| completed(result, &spawned)));
-                events.insert(0, ConversationEvent::SubagentSpawned(spawned));
-            }
-            for (part, owner) in self.owners.iter().filter(|(_, owner)| owner.is_background) {
-                let spawned = SubagentSpawned {
-                    tool_use_id: part.into(),
-                    order: Some(owner.order.clone()),
-                    timestamp: Some(owner.order.created.into()),
-                    ..self.announcement(parent)
-                };
-                events.extend(result.as_ref().map(|result| completed(result, &spawned)));
-            }
-        }
-        emit(&mut self.announced, false, events, effects);
-    }
-
-    /// Whether [`Self::announce`] may have something to say.
-    pub(super) fn speaks_for_itself(&self) -> bool {
-        self.parent.is_some()
-            && (self.owners.values().all(|owner| owner.is_background) || !self.announced.is_empty())
-    }
-
-    fn announcement(&self, parent: &ConversationId) -> SubagentSpawned {
-        let about = self.about.as_ref();
-        let title = about.map_or("", |about| about.title.as_str());
-        // "Find the tests (@explore subagent)"
-        let named = title.rsplit_once("(@").and_then(|(_, rest)| rest.strip_suffix(" subagent)"));
-        let created = self.created();
-        SubagentSpawned {
-            conversation_id: parent.clone(),
-            tool_use_id: ToolUseId::from(&self.id),
-            agent_id: Some((&self.id).into()),
-            subagent_type: about
-                .and_then(|about| about.agent.as_deref())
-                .or(named)
-                .unwrap_or_default()
-                .into(),
-            description: (!title.is_empty()).then(|| title.into()),
-            prompt: Arc::default(),
-            status: RunStatus::Running,
-            order: Some(
-                BlockOrder::message(created, MessageId::default()).part(PartId::new(self.id.as_str())),
-            ),
-            timestamp: Some(created.into()),
-            metadata: None,
-        }
-    }
-
-    /// How this session ended, if it is at rest: its error, or its last text.
-    fn result(&self) -> Option<Result<String, String>> {
-        let is_at_rest = self.active.is_empty() && (self.idle || self.has_messages());
-        if !is_at_rest {
-            return None;
-        }
-        if !self.incomplete.is_empty() {
-            return Some(Err("interrupted".to_owned()));
-        }
-        let mut steps = self.messages().rev().filter_map(|log| Some((log, log.step()?)));
-        let Some((last, step)) = steps.next() else { return Some(Ok(String::new())) };
-        if let Some(error) = &step.error {
-            return Some(Err(error.message().to_owned()));
-        }
-        let texts = last.parts().filter_map(|part| match &part.body {
-            PartBody::Text(text) => Some(text.text.as_str()),
-            _ => None,
-        });
-        Some(Ok(texts.collect::<Vec<_>>().join("\n").trim().to_owned()))
-    }
-
     fn place(&self, id: &MessageId) -> Option<(Millis, MessageId)> {
         let info = self.messages.get(id)?.info.as_ref()?;
         Some((info.time().created, id.clone()))
@@ -641,22 +520,4 @@ fn converter<'a>(
 ) -> Converter<'a> {
     let rest = if log.at_rest { Rest::AtRest } else { Rest::MayChange };
     Converter { conversation, options, rest }
-}
-
-fn completed(result: &Result<String, String>, spawned: &SubagentSpawned) -> ConversationEvent {
-    let (status, Ok(output) | Err(output)) = match result {
-        Ok(_) => (RunStatus::Success, result),
-        Err(_) => (RunStatus::Error, result),
-    };
-    ConversationEvent::SubagentCompleted(SubagentCompleted {
-        conversation_id: spawned.conversation_id.clone(),
-        tool_use_id: spawned.tool_use_id.clone(),
-        agent_id: spawned.agent_id.clone(),
-        status,
-        output: Some(output.as_str().into()),
-        duration_ms: None,
-        order: spawned.order.clone(),
-        timestamp: spawned.timestamp,
-        metadata: None,
-    })
 }
