@@ -77,26 +77,6 @@ pub enum ConversationEvent {
     },
 }
 
-impl ConversationEvent {
-    /// Adds the text that `later` adds, if both add to the same block; says whether they do.
-    pub(crate) fn grow_by(&mut self, later: &Self) -> bool {
-        match (self, later) {
-            (
-                Self::BlockDelta { conversation_id, block_id, delta },
-                Self::BlockDelta {
-                    conversation_id: same_conversation,
-                    block_id: same_block,
-                    delta: addition,
-                },
-            ) if block_id == same_block && conversation_id == same_conversation => {
-                delta.push_str(addition);
-                true
-            }
-            (_, _) => false,
-        }
-    }
-}
-
 /// A subagent was started, or more is known about it.
 ///
 /// What is absent or empty here leaves what is known as it is, and a finished subagent stays finished.

@@ -46,14 +46,9 @@ impl Observed {
         *self == Self::default()
     }
 
-    /// Adds what came of something observed later. Additions to one text that follow each other become one.
+    /// Adds what came of something observed later.
     pub fn append(&mut self, later: Self) {
-        for event in later.events {
-            let last = self.events.last_mut();
-            if !last.is_some_and(|last| last.grow_by(&event)) {
-                self.events.push(event);
-            }
-        }
+        self.events.extend(later.events);
         for changed in later.changed {
             if self.changed.last() != Some(&changed) {
                 self.changed.push(changed);
