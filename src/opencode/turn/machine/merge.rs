@@ -205,8 +205,10 @@ impl Turn {
         }
         let before = self.facts;
         self.look(tree);
-        if (before.steps, before.incomplete) != (self.facts.steps, self.facts.incomplete) {
-            // The run went on unheard. A list that differs otherwise only corrects what was streamed.
+        let went_on = (before.steps, before.incomplete) != (self.facts.steps, self.facts.incomplete);
+        if went_on && before.steps > 0 {
+            // The run went on unheard. A list that differs otherwise only corrects what was streamed, and a run that was not known
+            // before may have died at once.
             self.since_submission.fatal_error = None;
         }
         self.closing_read(now, read.scope);

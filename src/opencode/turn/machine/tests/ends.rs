@@ -149,6 +149,22 @@ fn an_error_after_the_idle_is_not_the_end_if_the_session_goes_on() {
     }
 }
 
+/// Its message was not heard of, so that only a read shows it, when the run is over.
+#[test]
+fn a_run_that_is_first_seen_when_it_has_died_has_failed() {
+    let mut bench = Bench::accepted();
+    bench.busy();
+    bench.unheard(|bench| (bench.store_prompt(), bench.step(1)));
+    bench.idle();
+    bench.error("UnknownError");
+    let began = bench.now;
+    assert_eq!(bench.wait(9 * SECOND), [read(true, true, false)]);
+    assert_eq!(bench.read(SessionStatus::Idle), []);
+    assert_eq!(bench.wait(9 * SECOND), [read(true, true, false)]);
+    assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::Failed(error("UnknownError"))));
+    assert!(bench.now.saturating_sub(began) < 6 * SECOND, "no limit had to run out");
+}
+
 /// In a cleanup after an error, what else fails says nothing about whether the cleanup will end.
 #[test]
 fn an_error_in_a_cleanup_is_not_the_end() {
