@@ -7,12 +7,13 @@ use opencode_conductor::{
     ApiErrorKind, ClientStatistics, ConversationManager, LaunchOptions, ManagerBuilder, OpenCodeClient,
     OpenCodeServer, RestartPolicy,
     claude::{ClaudeCode, ClaudeOptions},
+    error_chain,
     test_util::{FakeOpenCode, FakeOptions},
 };
 
 use crate::{
     demo,
-    failure::{Failure, one_line, root_cause},
+    failure::{Failure, root_cause},
 };
 
 /// Which server was asked for.
@@ -143,7 +144,7 @@ impl Backend {
             builder = builder.basic_auth("opencode", password);
         }
         let client =
-            builder.build().map_err(|error| Failure::usage(format!("--server: {}", one_line(&error))))?;
+            builder.build().map_err(|error| Failure::usage(format!("--server: {}", error_chain(&error))))?;
         match client.health().await {
             Err(error) if error.is_unauthorized() => Err(Failure::usage(if has_password {
                 format!("{url} refuses the password; is it the server's OPENCODE_SERVER_PASSWORD?")

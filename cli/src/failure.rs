@@ -2,6 +2,8 @@
 
 use std::{error::Error, fmt, process::ExitCode};
 
+use opencode_conductor::error_chain;
+
 use crate::output::complain;
 
 /// Why a program ends early: one line for a person, and the exit status.
@@ -26,23 +28,9 @@ impl Failure {
     }
 
     /// As [`Failure::usage`], with an error and its causes as the reason.
-    pub fn because(what: impl fmt::Display, error: &dyn Error) -> Self {
-        Self::usage(format!("{what}: {}", one_line(error)))
+    pub fn because(what: impl fmt::Display, error: &(dyn Error + 'static)) -> Self {
+        Self::usage(format!("{what}: {}", error_chain(error)))
     }
-}
-
-/// An error and its causes on one line, without what is said twice.
-pub fn one_line(error: &dyn Error) -> String {
-    let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let words = error.to_string();
-        if !line.contains(&words) {
-            line = format!("{line}: {words}");
-        }
-        cause = error.source();
-    }
-    line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// What lies at the bottom of an error.

@@ -9,7 +9,6 @@ pub mod command_line;
 pub mod demo;
 pub mod failure;
 pub mod interrupt;
-pub mod json;
 pub mod logging;
 pub mod output;
 pub mod steps;

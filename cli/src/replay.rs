@@ -11,11 +11,12 @@ use opencode_conductor::{
     BlockBody, BlockStatus, ConversationEvent, ConvertOptions, OpenCodeFormat, OpenCodeOptions, RunStatus,
     SessionConversationState, SessionId, Thread, Transcript, TranscriptError,
     claude::SubagentFile,
+    error_chain,
     markdown::{self, MarkdownOptions},
     parse_claude, parse_claude_stream, parse_opencode_events,
 };
 use opencode_conductor_cli::{
-    failure::{Failure, one_line},
+    failure::Failure,
     output::{Colours, complain, filtered, print, print_json},
     style::{Ink, Style},
 };
@@ -75,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let transcript = load(arguments, &files, &documents, on_event)?;
     for malformed in &transcript.malformed {
-        complain(&format!("conductor: {}: {}", files[malformed.document], one_line(malformed)));
+        complain(&format!("conductor: {}: {}", files[malformed.document], error_chain(malformed)));
     }
     let state = &transcript.state;
     let printed = if arguments.json {
@@ -141,7 +142,7 @@ fn load(
         TranscriptError::Unrecognised { document, .. } | TranscriptError::Malformed { document, .. } => {
             Failure::because(&files[*document], &error)
         }
-        _ => Failure::usage(one_line(&error)),
+        _ => Failure::usage(error_chain(&error)),
     })
 }
 

@@ -104,8 +104,9 @@ async fn a_task_is_printed_as_one_json_object() {
     assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
     let report = ended.json();
     assert_eq!(report["answer"], "Hello.");
-    assert_eq!(report["completion"]["type"], "settled");
+    assert_eq!(report["completion"], json!({"type": "settled", "retryable": false}));
     assert_eq!(report["submission"]["prompt"], says("Hello."));
+    assert_eq!((&report["taskId"], &report["refused"]), (&json!("t1"), &json!([])));
     assert_eq!(report["messages"].as_array().unwrap().len(), 1);
     assert_eq!(report["usage"]["tokens"]["input"], 10);
     for counter in ["requests", "bytesReceived", "feedBytes"] {
@@ -123,8 +124,9 @@ async fn a_failed_task_is_reported_and_exits_with_1() {
     assert_eq!(ended.json()["answer"], Value::Null);
     let ended = run(conductor("run", &["--agent", "nobody", "--json", "hello"])).await;
     assert_eq!(ended.status, 1, "{ended}");
-    assert_eq!(ended.json()["completion"]["type"], "notRun");
-    assert_eq!(ended.json()["submission"], Value::Null);
+    let report = ended.json();
+    assert_eq!((&report["completion"]["type"], &report["submission"]), (&json!("notRun"), &Value::Null));
+    assert!(report["completion"]["reason"].is_string() && report["elapsedMs"].is_u64(), "{ended}");
 }
 
 #[tokio::test]

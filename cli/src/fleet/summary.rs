@@ -2,10 +2,10 @@
 
 use std::{fmt, path::PathBuf, process::ExitCode, time::Duration};
 
-use opencode_conductor::{ClientStatistics, Completion, PromptExecutionResult, Usage};
+use opencode_conductor::{ClientStatistics, Completion, PromptExecutionResult, Usage, error_chain};
 use opencode_conductor_cli::{
-    failure::{Failure, one_line},
-    json, steps,
+    failure::Failure,
+    steps,
     style::{self, Ink, Style, shorten},
 };
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ pub(crate) fn verdict(outcome: &Outcome) -> (Ink, String) {
             Completion::Interrupted => (Ink::Red, "✗ interrupted".to_owned()),
             _ => (Ink::Red, "✗ rejected".to_owned()),
         },
-        End::Failed(error) => (Ink::Red, format!("✗ {}", one_line(error))),
+        End::Failed(error) => (Ink::Red, format!("✗ {}", error_chain(error))),
         End::NoSession(error) => (Ink::Red, format!("✗ {error}")),
         End::NotStarted => (Ink::Yellow, "■ not started".to_owned()),
     }
@@ -72,27 +72,26 @@ impl Summary {
 
     pub(crate) fn json(&self) -> Value {
         let task = |(task, outcome): &(Task, Option<Outcome>)| {
-            let result = outcome.as_ref().and_then(Outcome::result);
-            let completion = outcome.as_ref().map(|outcome| match &outcome.end {
-                End::Ran(result) => json::completion(&result.completion),
-                End::Failed(error) => json::not_run(error),
-                End::NoSession(error) => json!({"type": "noSession", "message": error}),
-                End::NotStarted => json!({"type": "notStarted"}),
-            });
-            json!({
-                "task": task.id,
-                "prompt": task.prompt,
-                "worktree": task.worktree.path(),
-                "kept": self.kept.iter().any(|kept| kept == task.worktree.path()),
-                "sessionId": result.map(|result| &result.submission.session_id),
-                "completion": completion,
-                "answer": result.and_then(PromptExecutionResult::answer),
-                "usage": result.map(|result| result.usage),
-                "changedFiles": outcome.as_ref().map(|outcome| outcome.work.files.len()),
-                "ignoredFiles": outcome.as_ref().map(|outcome| outcome.work.ignored.len()),
-                "newCommits": outcome.as_ref().map(|outcome| outcome.work.commits.len()),
-                "elapsedMs": outcome.as_ref().map(|outcome| millis(outcome.elapsed)),
-            })
+            let mut report = match outcome.as_ref().map(|outcome| &outcome.end) {
+                Some(End::Ran(result)) => json!(result),
+                Some(End::Failed(error)) => json!({"completion": error}),
+                Some(End::NoSession(error)) => {
+                    json!({"completion": {"type": "noSession", "message": error}})
+                }
+                Some(End::NotStarted) => json!({"completion": {"type": "notStarted"}}),
+                None => json!({}),
+            };
+            report["task"] = json!(task.id);
+            report["prompt"] = json!(task.prompt);
+            report["worktree"] = json!(task.worktree.path());
+            report["kept"] = json!(self.kept.iter().any(|kept| kept == task.worktree.path()));
+            if let Some(outcome) = outcome {
+                report["changedFiles"] = json!(outcome.work.files.len());
+                report["ignoredFiles"] = json!(outcome.work.ignored.len());
+                report["newCommits"] = json!(outcome.work.commits.len());
+                report["elapsedMs"] = json!(millis(outcome.elapsed));
+            }
+            report
         };
         json!({
             "tasks": self.tasks.iter().map(task).collect::<Vec<_>>(),

@@ -8,10 +8,9 @@ use std::{
 
 use opencode_conductor::{
     AbortReport, AgentStatus, BlockBody, ConversationEvent, ConversationManager, CreateTaskSession,
-    PromptError, PromptExecutionResult, PromptInput, Update,
+    PromptError, PromptExecutionResult, PromptInput, Update, error_chain,
     worktree::{Work, Worktree},
 };
-use opencode_conductor_cli::failure::one_line;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -91,7 +90,7 @@ impl Task {
             CreateTaskSession::new("fleet", self.id.as_str(), &self.repository, self.worktree.path());
         let session = match manager.create_task_session(session).await {
             Ok(meta) => meta.session_id,
-            Err(error) => return End::NoSession(one_line(&error)),
+            Err(error) => return End::NoSession(error_chain(&error)),
         };
         let input = self.flags.apply(PromptInput::new(session.clone(), self.prompt.as_str()));
         let mut running = manager.prompt(input).start();

@@ -2,8 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use opencode_conductor::worktree::{self, IgnoredFiles, Worktree};
-use opencode_conductor_cli::failure::{Failure, one_line};
+use opencode_conductor::{
+    error_chain,
+    worktree::{self, IgnoredFiles, Worktree},
+};
+use opencode_conductor_cli::failure::Failure;
 use tempfile::TempDir;
 use tokio::process::Command;
 
@@ -40,7 +43,7 @@ impl Worktrees {
         let mut all = Vec::new();
         for index in 0..count {
             let made = worktrees.make(place.path().join(format!("task-{:02}", index + 1))).await;
-            all.push(made.map_err(|error| Failure::usage(one_line(&error)))?);
+            all.push(made.map_err(|error| Failure::usage(error_chain(&error)))?);
         }
         Ok(Self { place, repository, own_repository, all })
     }

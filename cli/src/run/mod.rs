@@ -11,16 +11,11 @@ use std::{
 
 use futures_util::StreamExt;
 use opencode_conductor::{
-    ConversationManager, CreateTaskSession, PermissionPolicy, PromptError, PromptExecutionResult,
-    PromptInput, SessionId,
+    ClientStatistics, ConversationManager, CreateTaskSession, PermissionPolicy, PromptError,
+    PromptExecutionResult, PromptInput, SessionId, error_chain,
 };
-use opencode_conductor_cli::{
-    backend::Backend,
-    failure::{Failure, one_line},
-    interrupt::Interrupts,
-    json::Report,
-    output,
-};
+use opencode_conductor_cli::{backend::Backend, failure::Failure, interrupt::Interrupts, output};
+use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval};
 
 use self::{arguments::Permission, ask::Asker, view::View};
@@ -29,6 +24,20 @@ pub(crate) use self::arguments::Arguments;
 
 /// Often enough to look alive.
 const REDRAW: Duration = Duration::from_millis(80);
+
+/// What `--json` prints: the result, or, if the model was not called, why as its completion.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report<'a> {
+    #[serde(flatten)]
+    result: Option<&'a PromptExecutionResult>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completion: Option<&'a PromptError>,
+    elapsed_ms: u128,
+    /// What the client did and saw; nothing where there is no server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client: Option<ClientStatistics>,
+}
 
 /// Runs the task; its end is the program's.
 pub(crate) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -55,7 +64,7 @@ async fn run_on(backend: &Backend, arguments: &Arguments, prompt: &str) -> Resul
     let directory = &arguments.directory;
     let session = CreateTaskSession::new("conductor", arguments.task.as_str(), directory, directory);
     let session = manager.create_task_session(session).await;
-    let session = session.map_err(|error| Failure::usage(one_line(&error)))?.session_id;
+    let session = session.map_err(|error| Failure::usage(error_chain(&error)))?.session_id;
 
     // The prompt runs in the background; its updates say when to look.
     let input = arguments.prompt_flags.apply(PromptInput::new(session.clone(), prompt));
@@ -99,7 +108,12 @@ async fn run_on(backend: &Backend, arguments: &Arguments, prompt: &str) -> Resul
     manager.shutdown().await;
 
     if arguments.json {
-        let report = Report::new(&ended, elapsed, statistics);
+        let report = Report {
+            result: ended.as_ref().ok(),
+            completion: ended.as_ref().err(),
+            elapsed_ms: elapsed.as_millis(),
+            client: statistics,
+        };
         let report = serde_json::to_string_pretty(&report);
         let report = report.map_err(|error| Failure::because("cannot print the result", &error))?;
         output::print_json(&format!("{report}\n"))
@@ -115,18 +129,18 @@ fn status(ended: Result<PromptExecutionResult, PromptError>) -> Result<ExitCode,
     match ended {
         Ok(result) => match result.settled() {
             Ok(_) => Ok(ExitCode::SUCCESS),
-            Err(failed) => Err(Failure::task(one_line(&failed))),
+            Err(failed) => Err(Failure::task(error_chain(&failed))),
         },
         Err(error @ (PromptError::Invalid(_) | PromptError::Unauthorized { .. })) => {
-            Err(Failure::usage(one_line(&error)))
+            Err(Failure::usage(error_chain(&error)))
         }
-        Err(error) => Err(Failure::task(one_line(&error))),
+        Err(error) => Err(Failure::task(error_chain(&error))),
     }
 }
 
 async fn abort(manager: &ConversationManager, session: &SessionId) -> Result<(), Failure> {
     let aborted = manager.abort(session).await;
-    aborted.map(drop).map_err(|error| Failure::task(one_line(&error)))
+    aborted.map(drop).map_err(|error| Failure::task(error_chain(&error)))
 }
 
 async fn next<S: futures_util::Stream + Unpin>(stream: &mut Option<S>) -> Option<S::Item> {

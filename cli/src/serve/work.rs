@@ -8,8 +8,9 @@ use std::{
 
 use opencode_conductor::{
     AbortReport, AgentStatus, ConversationManager, CreateTaskSession, PromptInput, SessionId, Update,
+    error_chain,
 };
-use opencode_conductor_cli::{failure::one_line, json, style::shorten};
+use opencode_conductor_cli::style::shorten;
 use serde_json::{Value, json};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -91,7 +92,7 @@ impl Inner {
         };
         let session = match made {
             Ok(meta) => meta.session_id,
-            Err(error) => return json!({"type": "noSession", "message": one_line(&error)}),
+            Err(error) => return json!({"type": "noSession", "message": error_chain(&error)}),
         };
         let input = self.flags.apply(PromptInput::new(session.clone(), prompt));
         self.hub.change(id, |task| {
@@ -124,8 +125,8 @@ impl Inner {
         let ended = running.await;
         self.refresh(id, &session);
         match ended {
-            Ok(result) => json::completion(&result.completion),
-            Err(error) => json::not_run(&error),
+            Ok(result) => json!(result)["completion"].take(),
+            Err(error) => json!(error),
         }
     }
 

@@ -22,12 +22,12 @@ use clap::Parser;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use opencode_conductor::{
     ClientStatistics, ConversationManager, CreateTaskSession, Directory, Method, OpenCodeClient, PromptInput,
-    RawRequest, RunningPrompt, SessionId, WaitOptions,
+    RawRequest, RunningPrompt, SessionId, WaitOptions, error_chain,
     test_util::{FakeOpenCode, Script, Step},
 };
 use opencode_conductor_cli::{
     command_line,
-    failure::{self, Failure, one_line},
+    failure::{self, Failure},
     values,
 };
 use serde_json::{Value, json};
@@ -106,8 +106,9 @@ impl Server {
         if let Some(url) = url {
             return Ok(Self { url: url.to_owned(), fake: None });
         }
-        let failed =
-            |error: &dyn std::error::Error| Failure::because("cannot start the fake server's process", error);
+        let failed = |error: &(dyn std::error::Error + 'static)| {
+            Failure::because("cannot start the fake server's process", error)
+        };
         let program = std::env::current_exe().map_err(|error| failed(&error))?;
         let mut command = Command::new(program);
         command.arg("--serve").stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
@@ -143,12 +144,12 @@ async fn serve() -> Result<ExitCode, Failure> {
 }
 
 async fn measure(arguments: &Arguments, mut server: Server) -> Result<Value, Failure> {
-    let client = OpenCodeClient::new(&server.url).map_err(|error| Failure::usage(one_line(&error)))?;
+    let client = OpenCodeClient::new(&server.url).map_err(|error| Failure::usage(error_chain(&error)))?;
     // Waiting at the gate is silence, and not what is measured.
     let wait = WaitOptions::default().idle_timeout(Duration::from_secs(600));
     let manager = ConversationManager::builder(client.clone())
         .wait(wait)
-        .map_err(|error| Failure::usage(one_line(&error)))?;
+        .map_err(|error| Failure::usage(error_chain(&error)))?;
     let manager = manager.build();
     let sessions = prepare(&manager, &client, arguments).await?;
 
@@ -187,7 +188,8 @@ async fn prepare(
     client: &OpenCodeClient,
     arguments: &Arguments,
 ) -> Result<Vec<SessionId>, Failure> {
-    let failed = |error: &dyn std::error::Error| Failure::because("cannot prepare the sessions", error);
+    let failed =
+        |error: &(dyn std::error::Error + 'static)| Failure::because("cannot prepare the sessions", error);
     let session = |task: usize| async move {
         let directory = format!("/load/{}", task % arguments.directories);
         let create = CreateTaskSession::new("load", format!("task-{task}"), &directory, &directory);
@@ -209,7 +211,8 @@ async fn prepare(
 
 /// Waits until every turn waits for the model, which is behind the gate. By a client of its own, whose requests do not count.
 async fn wait_until_busy(url: &str, arguments: &Arguments, n_sessions: usize) -> Result<(), Failure> {
-    let failed = |error: &dyn std::error::Error| Failure::because("cannot watch the sessions", error);
+    let failed =
+        |error: &(dyn std::error::Error + 'static)| Failure::because("cannot watch the sessions", error);
     let client = OpenCodeClient::new(url).map_err(|error| failed(&error))?;
     loop {
         let mut n_busy = 0;
