@@ -2,14 +2,16 @@
 
 use std::{
     any::Any,
+    collections::HashMap,
     error::Error,
-    mem,
+    future, mem,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
+use futures_util::future::{AbortHandle, abortable};
 use tokio::sync::watch;
 use tracing::debug;
 
@@ -23,6 +25,7 @@ use crate::{
         TurnHost, WaitOptions,
     },
     conversation::ConversationEvent,
+    ids::RequestId,
     store::{StoreError, TurnRecord},
     time::Timestamp,
 };
@@ -47,6 +50,8 @@ pub(super) struct TurnState<'a> {
     recorded: Mutex<Recorded>,
     refused: Arc<Mutex<Refused>>,
     submissions: AtomicUsize,
+    /// Ends the wait for a decision that is not needed any more.
+    waiting: Mutex<HashMap<RequestId, AbortHandle>>,
 }
 
 /// What the agent asked for and did not get.
@@ -88,8 +93,18 @@ impl<'a> TurnState<'a> {
         let writer = recording
             .map(|recording| TurnWriter::new(recording, inner.tasks.clone(), inner.shutdown.clone()));
         let stop = session.begin_turn();
-        let (recorded, refused, submissions) = (Mutex::default(), Arc::default(), AtomicUsize::new(0));
-        Self { session, inner, policies, stop, on_message, writer, recorded, refused, submissions }
+        Self {
+            session,
+            inner,
+            policies,
+            stop,
+            on_message,
+            writer,
+            recorded: Mutex::default(),
+            refused: Arc::default(),
+            submissions: AtomicUsize::new(0),
+            waiting: Mutex::default(),
+        }
     }
 
     /// Names the prompt that phases are recorded of, and the phase that was recorded already.
@@ -123,6 +138,10 @@ impl<'a> TurnState<'a> {
     /// What the agent asked for and did not get.
     pub(super) fn take_refused(&self) -> Refused {
         mem::take(&mut *self.refused.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<RequestId, AbortHandle>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn recorded(&self) -> MutexGuard<'_, Recorded> {
@@ -188,8 +207,11 @@ impl TurnHost for Host<'_> {
         self.turn.session.conversation.tell(&Update::Asked(Box::new(ask.clone())));
         let refused = Arc::clone(&self.turn.refused);
         let Asked { is_human, decision } = self.turn.policies.decide(ask.clone());
+        let (decision, stop_waiting) = abortable(decision);
+        self.turn.waiting().insert(ask.id.clone(), stop_waiting);
         let decision = async move {
-            let decision = decision.await;
+            // Once the request is closed there is nothing to decide, and the policy's handler is dropped: it takes the request off its list.
+            let Ok(decision) = decision.await else { return future::pending().await };
             if ask.is_refused_by(&decision) {
                 refused.lock().unwrap_or_else(PoisonError::into_inner).push(ask);
             }
@@ -220,7 +242,12 @@ impl TurnHost for Host<'_> {
             }
             Notice::Polled => return turns.polls.increment(),
             Notice::Status(status) => Update::Status(status),
-            Notice::RequestClosed(request) => Update::RequestClosed(request),
+            Notice::RequestClosed(request) => {
+                if let Some(stop_waiting) = self.turn.waiting().remove(&request) {
+                    stop_waiting.abort();
+                }
+                Update::RequestClosed(request)
+            }
             Notice::Aborted(report) => return self.turn.session.answer_aborts(&report),
             Notice::StreamLost => Update::StreamLost,
             Notice::StreamRestored => Update::StreamRestored,

@@ -84,14 +84,18 @@ async fn a_question_is_answered_from_the_desk() {
 async fn what_is_answered_elsewhere_or_aborted_leaves_the_desk() {
     let desk = ApprovalDesk::new();
     let stage = Stage::with(quick(), asked_by(&desk)).await;
-    let running = stage.start(&asks_then_says(asking_tool("touch x"), "done"));
+    let last = Step::text("done").gate_middle("end");
+    let running = stage.start(&Script::new([Step::tool(asking_tool("touch x")), last]));
     let ask = with_pending(&desk, 1).await.remove(0);
     let reply = RawRequest::new(Method::Post, format!("/permission/{}/reply", ask.id))
         .query("directory", WORKTREE)
         .json(json!({"reply": "once"}));
     stage.manager.client().unwrap().raw(reply).await.unwrap();
-    assert_eq!(soon(running).await.unwrap().completion, Completion::Settled);
+    // While the turn still runs.
     with_pending(&desk, 0).await;
+    stage.fake.open_gate("end");
+    let result = soon(running).await.unwrap();
+    assert_eq!((&result.completion, &result.refused[..]), (&Completion::Settled, &[][..]));
     assert!(desk.answer(&ask.root, &ask.id, Decision::AllowOnce).is_err());
 
     let running = stage.start(&asks_then_says(asking_tool("touch y"), "done"));
