@@ -3,10 +3,7 @@
 //! A change is made and told under one lock, and so is a snapshot taken: a page that watches sees each change once, either in
 //! the snapshot or after it.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use opencode_conductor::{
     Ask, ConversationEvent, Permission, Question, RequestId, SessionConversationState, SessionId, Subject,
@@ -20,8 +17,6 @@ use tokio_util::sync::CancellationToken;
 pub(crate) const CAPACITY: usize = 1024;
 /// Tasks are kept with their conversations until the program ends.
 pub(crate) const MAX_TASKS: usize = 500;
-/// Requests that were over before their task had heard of them, which each task hears of soon.
-pub(crate) const MAX_CLOSED: usize = 1024;
 
 /// Where the tasks run.
 #[derive(Debug, Clone, Serialize)]
@@ -59,7 +54,7 @@ pub(crate) enum Status {
 }
 
 /// A request for a human, as the page shows it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Card<Subject> {
     id: RequestId,
     #[serde(rename = "sessionID")]
@@ -68,7 +63,7 @@ pub(crate) struct Card<Subject> {
     subject: Subject,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Questions {
     questions: Vec<Question>,
 }
@@ -85,8 +80,6 @@ struct World {
     seq: u64,
     /// A task's id is its place, counted from 1.
     tasks: Vec<Shown>,
-    /// Requests that were over before their task had heard of them.
-    closed: VecDeque<RequestId>,
 }
 
 /// A task with its conversation.
@@ -184,41 +177,23 @@ impl Hub {
         }
     }
 
-    /// A task waits for a human.
-    pub(crate) fn asked(&self, task: usize, ask: Ask) {
-        let mut world = self.world();
-        if let Some(at) = world.closed.iter().position(|closed| *closed == ask.id) {
-            world.closed.remove(at);
-            return;
-        }
-        if let Some(shown) = world.shown(task) {
-            let (id, session) = (ask.id, ask.session_id);
-            match ask.subject {
-                Subject::Permission(subject) => shown.task.permissions.push(Card { id, session, subject }),
-                Subject::Questions { questions, .. } => {
-                    shown.task.questions.push(Card { id, session, subject: Questions { questions } });
+    /// Makes these the requests of a task that wait for a human.
+    pub(crate) fn show_asks(&self, id: usize, asks: impl Iterator<Item = Ask>) {
+        let (mut permissions, mut questions) = (Vec::new(), Vec::new());
+        for Ask { id, session_id: session, subject, .. } in asks {
+            match subject {
+                Subject::Permission(subject) => permissions.push(Card { id, session, subject }),
+                Subject::Questions { questions: asked, .. } => {
+                    questions.push(Card { id, session, subject: Questions { questions: asked } });
                 }
-                _ => return,
+                _ => {}
             }
-            self.tell_task(&mut world, task);
         }
-    }
-
-    /// A request was answered, or its turn is over.
-    pub(crate) fn close(&self, request: &RequestId) {
         let mut world = self.world();
-        let has = |task: &Task| {
-            task.permissions.iter().any(|asked| asked.id == *request)
-                || task.questions.iter().any(|asked| asked.id == *request)
-        };
-        if let Some(task) = world.tasks.iter_mut().map(|shown| &mut shown.task).find(|task| has(task)) {
-            task.permissions.retain(|asked| asked.id != *request);
-            task.questions.retain(|asked| asked.id != *request);
-            let id = task.id;
+        let Some(Shown { task, .. }) = world.shown(id) else { return };
+        if task.permissions != permissions || task.questions != questions {
+            (task.permissions, task.questions) = (permissions, questions);
             self.tell_task(&mut world, id);
-        } else {
-            world.closed.truncate(MAX_CLOSED - 1);
-            world.closed.push_front(request.clone());
         }
     }
 

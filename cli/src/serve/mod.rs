@@ -5,20 +5,18 @@
 //! is in can start tasks and grant permissions.
 
 mod arguments;
-mod ask;
 mod hub;
 mod web;
 mod work;
 
 use std::{process::ExitCode, sync::Arc};
 
-use opencode_conductor::{PermissionPolicy, QuestionPolicy};
+use opencode_conductor::ApprovalDesk;
 use opencode_conductor_cli::{backend::Backend, failure::Failure, interrupt::Interrupts};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    ask::Desk,
     hub::{About, Hub},
     web::{Key, Site},
     work::Runner,
@@ -53,13 +51,9 @@ async fn serve(
     };
     let hub = Arc::new(Hub::new(about));
     // Who answers when a tool needs permission or the model has a question: the person who looks at the page.
-    let desk = Desk::new(&hub);
-    let manager = backend
-        .manager()
-        .permissions(PermissionPolicy::Ask(desk.handler()))
-        .questions(QuestionPolicy::Ask(desk.handler()))
-        .build();
-    let runner = Runner::new(manager.clone(), Arc::clone(&hub), arguments);
+    let desk = ApprovalDesk::new();
+    let manager = backend.manager().permissions(desk.permissions()).questions(desk.questions()).build();
+    let runner = Runner::new(manager.clone(), desk.clone(), Arc::clone(&hub), arguments);
     for prompt in prompts {
         runner.start(prompt);
     }

@@ -23,14 +23,13 @@ use axum::{
 };
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use futures_util::stream;
-use opencode_conductor::{Decision, QuestionAnswer};
+use opencode_conductor::{AnswerError, ApprovalDesk, Ask, Decision, QuestionAnswer};
 use opencode_conductor_cli::failure::Failure;
 use serde::Deserialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ask::Desk,
     hub::{Hub, Watcher},
     work::Runner,
 };
@@ -99,7 +98,7 @@ impl Key {
 pub(crate) struct Site {
     pub(crate) hub: Arc<Hub>,
     pub(crate) runner: Runner,
-    pub(crate) desk: Arc<Desk>,
+    pub(crate) desk: ApprovalDesk,
     /// Once cancelled, the events end.
     pub(crate) closing: CancellationToken,
     pub(crate) watchers: Arc<AtomicUsize>,
@@ -259,7 +258,7 @@ async fn decide_permission(
         }
         Permission::Reject { message } => Decision::Reject(message),
     };
-    decided(site.desk.decide(&id, decision))
+    answer(&site.desk, &id, |_| decision)
 }
 
 #[derive(Deserialize)]
@@ -273,16 +272,16 @@ async fn decide_question(
     Path(id): Path<String>,
     Json(reply): Json<Answers>,
 ) -> Response {
-    decided(match reply.answers {
-        Some(answers) => site.desk.decide(&id, Decision::Answer(answers)),
-        None => site.desk.decline(&id),
-    })
+    answer(&site.desk, &id, |ask| reply.answers.map_or_else(|| ask.decline(), Decision::Answer))
 }
 
-fn decided(was_waited_for: bool) -> Response {
-    if was_waited_for {
-        StatusCode::NO_CONTENT.into_response()
-    } else {
-        (StatusCode::NOT_FOUND, "nobody waits for this answer any more").into_response()
+/// Answers the request with this id, which is all that the page says of it.
+fn answer(desk: &ApprovalDesk, id: &str, decide: impl FnOnce(&Ask) -> Decision) -> Response {
+    let gone = || (StatusCode::NOT_FOUND, "no task waits for this answer any more").into_response();
+    let Some(ask) = desk.pending().into_iter().find(|ask| ask.id.as_str() == id) else { return gone() };
+    match desk.answer(&ask.root, &ask.id, decide(&ask)) {
+        Ok(_) => StatusCode::NO_CONTENT.into_response(),
+        Err(AnswerError::NotPending { .. }) => gone(),
+        Err(error) => (StatusCode::BAD_REQUEST, error.to_string()).into_response(),
     }
 }

@@ -2,13 +2,15 @@
 
 use std::{
     collections::HashMap,
+    iter,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
 };
 
+use futures_util::StreamExt;
 use opencode_conductor::{
-    AbortReport, AgentStatus, ConversationManager, CreateTaskSession, PromptInput, SessionId, Update,
-    error_chain,
+    AbortReport, AgentStatus, ApprovalDesk, ConversationManager, CreateTaskSession, PromptInput, SessionId,
+    Update, error_chain,
 };
 use opencode_conductor_cli::style::shorten;
 use serde_json::{Value, json};
@@ -26,6 +28,7 @@ pub(crate) struct Runner(Arc<Inner>);
 
 struct Inner {
     manager: ConversationManager,
+    desk: ApprovalDesk,
     hub: Arc<Hub>,
     directory: PathBuf,
     flags: PromptFlags,
@@ -35,9 +38,15 @@ struct Inner {
 }
 
 impl Runner {
-    pub(crate) fn new(manager: ConversationManager, hub: Arc<Hub>, arguments: &Arguments) -> Self {
+    pub(crate) fn new(
+        manager: ConversationManager,
+        desk: ApprovalDesk,
+        hub: Arc<Hub>,
+        arguments: &Arguments,
+    ) -> Self {
         Self(Arc::new(Inner {
             manager,
+            desk,
             hub,
             directory: arguments.directory.clone(),
             flags: arguments.prompt_flags.clone(),
@@ -102,17 +111,20 @@ impl Inner {
 
         let mut running = self.manager.prompt(input).start();
         if let Some(mut updates) = running.updates() {
+            let mut waiting = self.desk.watch();
             let mut aborting = false;
             loop {
                 tokio::select! {
                     update = updates.next() => match update {
                         Some(Update::Conversation(event)) => self.hub.fold(id, &event),
                         Some(Update::Missed(conversation)) => self.hub.settle(id, &conversation),
-                        Some(Update::RequestClosed(request)) => self.hub.close(&request),
                         Some(update) => self.note(id, update),
                         // The turn is over.
                         None => break,
                     },
+                    Some(asks) = waiting.next() => {
+                        self.hub.show_asks(id, asks.into_iter().filter(|ask| ask.root == session));
+                    }
                     () = stop.cancelled(), if !aborting => {
                         aborting = true;
                         self.hub.change(id, |task| task.status = Status::Aborting);
@@ -123,6 +135,7 @@ impl Inner {
             }
         }
         let ended = running.await;
+        self.hub.show_asks(id, iter::empty());
         self.refresh(id, &session);
         match ended {
             Ok(result) => json!(result)["completion"].take(),
@@ -132,7 +145,6 @@ impl Inner {
 
     fn note(&self, id: usize, update: Update) {
         let note = match update {
-            Update::Asked(ask) => return self.hub.asked(id, *ask),
             Update::Status(AgentStatus::Retrying { message, .. }) => {
                 Some(format!("the provider failed and is tried again: {message}"))
             }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use opencode_conductor::{
-    Ask, ConversationEvent, Permission, RequestId, SessionConversationState, Subject,
+    Ask, ConversationEvent, Permission, SessionConversationState, Subject,
     test_util::{Script, Step},
 };
 use reqwest::Response;
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    hub::{About, CAPACITY, Hub, MAX_CLOSED, MAX_TASKS, Watcher},
-    rig::Dashboard,
+    hub::{About, CAPACITY, Hub, MAX_TASKS, Watcher},
+    rig::{Dashboard, asking},
 };
 
 /// Follows one task as the page does, by the library's own fold.
@@ -155,26 +155,58 @@ async fn a_watcher_that_falls_behind_gets_a_new_snapshot() {
 }
 
 #[tokio::test]
-async fn what_is_kept_for_the_page_is_bounded() {
+async fn so_many_tasks_are_kept_for_the_page() {
     let hub = Arc::new(Hub::new(About { server: String::new(), directory: String::new() }));
     for _ in 0..MAX_TASKS {
         assert!(hub.add("task".to_owned()).is_some());
     }
     assert_eq!(hub.add("one too many".to_owned()), None);
+}
 
-    // Of requests that were closed before they were asked, the newest are remembered.
-    let id = |n: usize| RequestId::from(format!("per_{n}").as_str());
-    for n in 0..=MAX_CLOSED {
-        hub.close(&id(n));
-    }
-    for n in [0, 1, MAX_CLOSED] {
-        let subject = Subject::Permission(Permission::new("bash", Vec::new()));
-        hub.asked(1, Ask::new(id(n), "ses_1".into(), "ses_1".into(), subject));
-    }
+#[tokio::test]
+async fn a_watcher_is_told_of_requests_only_when_they_change() {
+    let hub = Arc::new(Hub::new(About { server: String::new(), directory: String::new() }));
     let mut watcher = Watcher::new(Arc::clone(&hub), CancellationToken::new());
-    let snapshot: Value = serde_json::from_str(&watcher.next().await.unwrap()).unwrap();
-    let open = &snapshot["tasks"][0]["permissions"];
-    assert_eq!((open.as_array().unwrap().len(), &open[0]["id"]), (1, &json!("per_0")));
+    let mut next = async || serde_json::from_str::<Value>(&watcher.next().await.unwrap()).unwrap();
+    let task = hub.add("task".to_owned()).unwrap();
+    assert_eq!(next().await["type"], "snapshot");
+    let ask = |id: &str| {
+        let subject = Subject::Permission(Permission::new("bash", Vec::new()));
+        Ask::new(id.into(), "ses_1".into(), "ses_1".into(), subject)
+    };
+    for ids in [&["per_1"][..], &["per_1"], &["per_1", "per_2"], &["per_2"], &[], &[]] {
+        hub.show_asks(task, ids.iter().map(|id| ask(id)));
+    }
+    hub.change(task, |task| task.note = Some("last".to_owned()));
+    for ids in [&["per_1"][..], &["per_1", "per_2"], &["per_2"], &[]] {
+        let change = next().await;
+        let shown = change["task"]["permissions"].as_array().unwrap().iter().map(|card| &card["id"]);
+        assert_eq!(shown.collect::<Vec<_>>(), ids);
+    }
+    assert_eq!(next().await["task"]["note"], "last");
+}
+
+#[tokio::test]
+async fn a_request_is_answered_once_and_only_by_what_fits() {
+    let script = Script::new([Step::tool(asking("touch a")), Step::text("done")]);
+    let dashboard = Dashboard::start([("do it", script)]).await;
+    let mut page = Page::start(&dashboard).await;
+    while page.task["permissions"] == json!([]) {
+        page.next().await;
+    }
+    let request = page.task["permissions"][0]["id"].as_str().unwrap().to_owned();
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let post = async |kind: &str, body: Value| {
+        let post = client.post(format!("{}/{kind}/{request}", dashboard.url));
+        post.header("cookie", dashboard.cookie()).json(&body).send().await.unwrap().status()
+    };
+    assert_eq!(post("questions", json!({"answers": [["yes"]]})).await, 400);
+    assert_eq!(post("permissions", json!({"reply": "once"})).await, 204);
+    assert_eq!(post("permissions", json!({"reply": "reject"})).await, 404);
+    page.until_the_end().await;
+    assert_eq!((&page.task["permissions"], &page.task["outcome"]["type"]), (&json!([]), &json!("settled")));
+    let conversation = serde_json::to_string(&page.conversation).unwrap();
+    assert!(conversation.contains("did touch a"), "{conversation}");
 }
 
 #[tokio::test]
