@@ -11,6 +11,7 @@ pub mod failure;
 pub mod interrupt;
 pub mod logging;
 pub mod output;
+pub mod refused;
 pub mod steps;
 pub mod style;
 pub mod values;

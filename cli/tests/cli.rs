@@ -71,7 +71,7 @@ async fn run(mut command: Command) -> Ended {
 }
 
 fn says(text: &str) -> String {
-    Script::new([Step::text(text)]).prompt("do it")
+    Script::says(text).prompt("do it")
 }
 
 #[tokio::test]
@@ -113,6 +113,27 @@ async fn a_task_is_printed_as_one_json_object() {
         assert!(report["client"][counter].as_u64().unwrap() > 0, "{counter}: {ended}");
     }
     assert_eq!(report["client"]["reconnects"], 0);
+}
+
+#[tokio::test]
+async fn what_was_changed_and_refused_is_said() {
+    let write = ScriptedTool::new("write", json!({"filePath": "a.txt", "content": "one\ntwo\n"}));
+    let refused = |n: usize| {
+        let command = format!("touch {n}");
+        Step::tool(ScriptedTool::new("bash", json!({"command": command})).asks("bash", command))
+    };
+    let steps = [Step::tool(write)].into_iter().chain((1..=4).map(refused)).chain([Step::text("Done.")]);
+    let prompt = Script::new(steps).prompt("do it");
+    let words = "4 requests: bash touch 1 · bash touch 2 · bash touch 3 · …";
+    let ended = run(conductor("run", &[&prompt])).await;
+    assert_eq!(ended.status, 0, "{ended}");
+    assert!(ended.stdout.contains("\n  changed a.txt new +2 −0\n"), "{ended}");
+    assert!(ended.stdout.contains(&format!("\n  refused {words}\n")), "{ended}");
+    let ended = run(conductor("fleet", &[&prompt, &says("Nothing to do.")])).await;
+    assert!(ended.stdout.contains(&format!("\ntask-01 was refused {words}\n")), "{ended}");
+    assert!(!ended.stdout.contains("task-02 was refused"), "{ended}");
+    let ended = run(conductor("run", &[&says("Nothing to do.")])).await;
+    assert!(!ended.stdout.contains("changed") && !ended.stdout.contains("refused"), "{ended}");
 }
 
 #[tokio::test]
@@ -409,9 +430,7 @@ async fn a_fleet_leaves_a_repository_as_it_was() {
 /// Starts a command on prompts that never end, interrupts it once they run, and waits for its end.
 async fn interrupted(name: &str, arguments: &[&str], n_running: usize) -> Ended {
     let fake = FakeOpenCode::start().await.unwrap();
-    let mut step = Step::text("never said");
-    step.gate_before = Some("never".to_owned());
-    let prompt = Script::new([step]).prompt("wait");
+    let prompt = Script::new([Step::text("never said").gate_before("never")]).prompt("wait");
     let url = fake.url();
     let arguments = [arguments, &["--server", &url, &prompt]].concat();
     let mut child =
@@ -463,8 +482,7 @@ async fn ctrl_c_aborts_the_tasks_of_the_page_and_is_no_failure() {
 
 #[tokio::test]
 async fn a_person_at_the_terminal_is_asked() {
-    let mut tool = ScriptedTool::new("bash", json!({"command": "touch x"})).output("ok");
-    tool.result.ask = Some(("bash".to_owned(), "touch x".to_owned()));
+    let tool = ScriptedTool::new("bash", json!({"command": "touch x"})).output("ok").asks("bash", "touch x");
     let prompt = Script::new([Step::tool(tool), Step::text("Done.")]).prompt("do it");
     for (typed, status) in [("y\n", "completed"), ("n\n", "error"), ("", "error")] {
         let mut command = conductor("run", &["--permission", "ask", "--json", &prompt]);
@@ -480,8 +498,7 @@ async fn a_person_at_the_terminal_is_asked() {
 /// What was typed before there was a question is no answer to it.
 #[tokio::test]
 async fn typed_ahead_input_does_not_answer() {
-    let mut tool = ScriptedTool::new("bash", json!({"command": "touch x"})).output("ok");
-    tool.result.ask = Some(("bash".to_owned(), "touch x".to_owned()));
+    let tool = ScriptedTool::new("bash", json!({"command": "touch x"})).output("ok").asks("bash", "touch x");
     let prompt = Script::new([Step::tool(tool), Step::text("Done.")]).prompt("do it");
     let command = conductor("run", &["--permission", "ask", "--json", &prompt]);
     let printed = answered_at_a_terminal(command, "y\ny\n", "n\n").await;

@@ -5,7 +5,7 @@ use std::{fmt, path::PathBuf, process::ExitCode, time::Duration};
 use opencode_conductor::{ClientStatistics, Completion, PromptExecutionResult, Usage, error_chain};
 use opencode_conductor_cli::{
     failure::Failure,
-    steps,
+    refused, steps,
     style::{self, Ink, Style, shorten},
 };
 use serde_json::{Value, json};
@@ -163,6 +163,12 @@ impl fmt::Display for Summary {
                 client.reconnects
             );
             writeln!(f, "{}", style.paint(Ink::Dim, &words))?;
+        }
+        for (task, outcome) in &self.tasks {
+            let result = outcome.as_ref().and_then(Outcome::result);
+            if let Some(words) = result.and_then(|result| refused::summary(&result.refused)) {
+                writeln!(f, "{} was refused {words}", task.id)?;
+            }
         }
         for path in &self.kept {
             writeln!(f, "kept, since there is work in it: {}", path.display())?;

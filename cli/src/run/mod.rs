@@ -105,6 +105,11 @@ async fn run_on(backend: &Backend, arguments: &Arguments, prompt: &str) -> Resul
     };
     let elapsed = started.elapsed();
     let statistics = backend.statistics();
+    let changes = match &ended {
+        // An agent that cannot say, or not now, is no reason to fail.
+        Ok(result) if view.is_some() => result.diff().await.unwrap_or_default(),
+        _ => Vec::new(),
+    };
     manager.shutdown().await;
 
     if arguments.json {
@@ -119,7 +124,7 @@ async fn run_on(backend: &Backend, arguments: &Arguments, prompt: &str) -> Resul
         output::print_json(&format!("{report}\n"))
             .map_err(|error| Failure::because("cannot print the result", &error))?;
     } else if let Some(mut view) = view {
-        view.finish(ended.as_ref().ok(), elapsed, statistics.as_ref());
+        view.finish(ended.as_ref().ok(), &changes, elapsed, statistics.as_ref());
     }
     status(ended)
 }

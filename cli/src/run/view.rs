@@ -3,12 +3,13 @@
 use std::{collections::HashSet, time::Duration};
 
 use opencode_conductor::{
-    AgentStatus, BlockBody, BlockId, BlockStatus, ClientStatistics, Completion, ConversationBlock,
-    PromptExecutionResult, RunStatus, SessionConversationState, SubagentBlock, Thread, Update,
+    AgentStatus, BlockBody, BlockId, BlockStatus, ChangeKind, ClientStatistics, Completion,
+    ConversationBlock, FileChange, PromptExecutionResult, RunStatus, SessionConversationState, SubagentBlock,
+    Thread, Update,
 };
 use opencode_conductor_cli::{
     output::{self, Colours},
-    steps,
+    refused, steps,
     style::{self, Ink, Style, shorten, wrap},
 };
 use serde_json::Value;
@@ -18,6 +19,8 @@ use super::Arguments;
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 /// How much of a tool's output is shown.
 const OUTPUT_LINES: usize = 4;
+/// How many of the changed files are named.
+const MAX_CHANGES: usize = 8;
 /// Deeper subagents are only named.
 const MAX_DEPTH: usize = 4;
 
@@ -132,6 +135,7 @@ impl View {
     pub(crate) fn finish(
         &mut self,
         result: Option<&PromptExecutionResult>,
+        changes: &[FileChange],
         elapsed: Duration,
         client: Option<&ClientStatistics>,
     ) {
@@ -170,6 +174,15 @@ impl View {
             style.paint(Ink::Dim, "cost "),
             usage.cost,
         ));
+        if !changes.is_empty() {
+            let mut words: Vec<String> = changes.iter().take(MAX_CHANGES).map(change).collect();
+            let n_more = changes.len().saturating_sub(MAX_CHANGES);
+            words.extend((n_more > 0).then(|| format!("{n_more} more")));
+            lines.extend(self.fact("changed ", &words.join(" · ")));
+        }
+        if let Some(words) = refused::summary(&result.refused) {
+            lines.extend(self.fact("refused ", &words));
+        }
         if let Some(client) = client {
             lines.push(format!(
                 "  {}{} · {} read · {} of events · {}",
@@ -181,6 +194,16 @@ impl View {
             ));
         }
         print(&lines);
+    }
+
+    /// A line of the figures, or some, if there is much to say.
+    fn fact(&self, name: &str, words: &str) -> Vec<String> {
+        let lines = wrap(words, Style::columns().saturating_sub(10));
+        let line = |(index, line): (usize, String)| {
+            let name = if index == 0 { self.style.paint(Ink::Dim, name) } else { " ".repeat(8) };
+            format!("  {name}{line}")
+        };
+        lines.into_iter().enumerate().map(line).collect()
     }
 
     fn status_line(&self, state: &SessionConversationState, elapsed: Duration) -> String {
@@ -321,6 +344,16 @@ impl View {
         }
         lines
     }
+}
+
+/// A file and how many lines of it are new or gone.
+fn change(change: &FileChange) -> String {
+    let kind = match change.kind {
+        ChangeKind::Added => " new",
+        ChangeKind::Deleted => " deleted",
+        _ => "",
+    };
+    format!("{}{kind} +{} −{}", change.path, change.additions, change.deletions)
 }
 
 fn print(lines: &[String]) {

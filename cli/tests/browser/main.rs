@@ -46,16 +46,13 @@ fn shows(task: usize, text: &str) -> String {
 
 /// A step that stops half-way through its text until the gate is opened.
 fn halting(text: &str, gate: &str) -> Step {
-    let mut step = Step::text(text);
-    step.gate_middle = Some(gate.to_owned());
-    step
+    Step::text(text).gate_middle(gate)
 }
 
 #[tokio::test]
 async fn a_turn_is_watched_from_its_first_word_to_its_end() {
     let Some(mut browser) = Browser::start().await else { return };
-    let mut step = halting("One two three four five six seven eight", "middle");
-    step.reasoning = "Counting is easy.".to_owned();
+    let step = halting("One two three four five six seven eight", "middle").reasoning("Counting is easy.");
     let task = json!({
         "description": "Count on", "subagent_type": "general",
         "prompt": Script::new([Step::text("Nine and ten.")]).prompt("count on"),
@@ -128,8 +125,7 @@ async fn permissions_are_granted_and_denied() {
 #[tokio::test]
 async fn always_answers_for_what_it_covers() {
     let Some(mut browser) = Browser::start().await else { return };
-    let mut step = Step::tool(asking("git add"));
-    step.tools.push(asking("git commit"));
+    let step = Step::tools([asking("git add"), asking("git commit")]);
     let dashboard = Dashboard::start([("commit", Script::new([step, halting("Done.", "end")]))]).await;
     browser.open(&dashboard.entry).await;
     browser.wait("document.querySelectorAll('.request').length === 2").await;
@@ -429,8 +425,7 @@ async fn nobody_gets_in_without_the_token() {
 async fn a_person_sees_in_full_what_would_run_and_what_always_allows() {
     let Some(mut browser) = Browser::start().await else { return };
     let command = "touch a && \u{202e}rm -rf\u{200b} ~/\n  # the second line";
-    let mut tool = asking(command);
-    tool.result.ask = Some(("bash".to_owned(), "touch *".to_owned()));
+    let tool = asking(command).asks("bash", "touch *");
     let dashboard = Dashboard::start([("do it", Script::new([Step::tool(tool)]))]).await;
     browser.open(&dashboard.entry).await;
     browser.wait(&is(1, "asks")).await;

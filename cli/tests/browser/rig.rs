@@ -4,7 +4,7 @@ use std::{path::Path, process::Stdio};
 
 use opencode_conductor::{
     ConversationManager, SessionConversationState, SessionId,
-    test_util::{FakeOpenCode, Script, ScriptedTool, Step},
+    test_util::{FakeOpenCode, Script, ScriptedTool},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -34,7 +34,7 @@ impl Dashboard {
         fake.on_prompt(move |prompt| {
             let script =
                 scripts.iter().find(|(text, _)| *text == prompt.text).map(|(_, script)| script.clone());
-            script.unwrap_or_else(|| Script::new([Step::text("Nobody told me.")]))
+            script.unwrap_or_else(|| Script::says("Nobody told me."))
         });
         let directory = TempDir::new().unwrap();
         let server = ["--server".to_owned(), fake.url()];
@@ -84,9 +84,8 @@ pub(crate) async fn spawn(command: &mut Command) -> (Child, String) {
 
 /// A shell command that needs a permission.
 pub(crate) fn asking(command: &str) -> ScriptedTool {
-    let mut tool = ScriptedTool::new("bash", json!({"command": command})).output(format!("did {command}"));
-    tool.result.ask = Some(("bash".to_owned(), command.to_owned()));
-    tool
+    let tool = ScriptedTool::new("bash", json!({"command": command}));
+    tool.output(format!("did {command}")).asks("bash", command)
 }
 
 /// A question with two answers to choose from.

@@ -94,9 +94,7 @@ impl Page {
 
 #[tokio::test]
 async fn all_watchers_see_the_same_whenever_they_come() {
-    let mut step = Step::text("So: ");
-    step.words = 1500;
-    step.gate_before = Some("begin".to_owned());
+    let step = Step::text("So: ").words(1500).gate_before("begin");
     let dashboard = Dashboard::start([("talk", Script::new([step]))]).await;
     let mut first = Page::start(&dashboard).await;
     dashboard.fake.wait_at("begin").await;
@@ -120,9 +118,7 @@ async fn all_watchers_see_the_same_whenever_they_come() {
 
 #[tokio::test]
 async fn more_than_anybody_can_follow_ends_in_the_same_state() {
-    let mut step = Step::text("So: ");
-    step.words = 30_000;
-    step.gate_before = Some("begin".to_owned());
+    let step = Step::text("So: ").words(30_000).gate_before("begin");
     let dashboard = Dashboard::start([("talk", Script::new([step]))]).await;
     let mut slow = Page::start(&dashboard).await;
     let mut quick = Page::start(&dashboard).await;
@@ -211,7 +207,7 @@ async fn a_request_is_answered_once_and_only_by_what_fits() {
 
 #[tokio::test]
 async fn so_many_pages_may_watch_and_one_that_goes_makes_room() {
-    let dashboard = Dashboard::start([("do it", Script::new([Step::text("done")]))]).await;
+    let dashboard = Dashboard::start([("do it", Script::says("done"))]).await;
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let watch = async || {
         let request = client.get(format!("{}/events", dashboard.url)).header("cookie", dashboard.cookie());
