@@ -21,7 +21,11 @@ mod git;
 pub use git::GitError;
 
 use git::Git;
+use tokio::sync::Semaphore;
 
+/// One change at a time to a repository's list of worktrees: git fails when it finds an entry that is half made. One for all repositories, since
+/// a change is short.
+static CHANGES: Semaphore = Semaphore::const_new(1);
 /// Where a worktree's git directory keeps the commit that it was made of.
 const START: &str = "conductor-start";
 /// What git leaves in a worktree's directory while something is under way that has no other place.
@@ -163,10 +167,12 @@ impl Worktrees {
         let start = git.run(["rev-parse", "--verify", "HEAD^{commit}"]).await.map_err(failed)?;
         let start = start.trim().to_owned();
         let at = absolute.as_os_str();
+        let change = CHANGES.acquire().await;
         git.run(["worktree".as_ref(), "add".as_ref(), "--detach".as_ref(), at, start.as_ref()])
             .await
             .map_err(failed)?;
-        // Nobody has written to it yet, so that it may still be asked for its directory.
+        drop(change);
+        // No agent has written to it yet, so that it may still be asked for its directory.
         let path = absolute.canonicalize().map_err(io_error("find", &absolute))?;
         let git_dir =
             Git::found_from(&path).run(["rev-parse", "--absolute-git-dir"]).await.map_err(failed)?;
@@ -315,6 +321,7 @@ impl Worktree {
         removed
             .unwrap_or_else(|error| Err(io::Error::other(error)))
             .map_err(io_error("remove", &self.path))?;
+        let _change = CHANGES.acquire().await;
         fs::remove_dir_all(&self.git_dir).map_err(io_error("remove", &self.git_dir))
     }
 }

@@ -50,6 +50,20 @@ impl Place {
     }
 }
 
+#[tokio::test]
+async fn worktrees_are_made_and_removed_side_by_side() {
+    let place = Place::new();
+    let worktrees = Worktrees::of(place.repository()).await.unwrap();
+    let work = |n: usize| {
+        let (worktrees, path) = (&worktrees, place.root.path().join(n.to_string()));
+        async move { worktrees.make(path).await?.remove(IgnoredFiles::Keep).await }
+    };
+    for ended in futures_util::future::join_all((0..24).map(work)).await {
+        ended.unwrap();
+    }
+    assert_eq!(worktrees.list().unwrap(), []);
+}
+
 /// The files that an agent with nothing but `edit` writes to have its command run by the next `git status`.
 fn trap(worktree: &Path, marker: &Path) {
     let evil = worktree.join("evil");
