@@ -9,7 +9,7 @@ use std::{env, error::Error};
 
 use opencode_conductor::{
     ConversationManager, CreateTaskSession, PromptInput,
-    test_util::{FakeOpenCode, Script, Step},
+    test_util::{FakeOpenCode, Script},
 };
 
 #[tokio::main]
@@ -17,11 +17,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let fake = FakeOpenCode::start().await?;
     fake.on_prompt(|prompt| {
         let is_first = prompt.text.starts_with("What");
-        Script::new([Step::text(if is_first {
-            "It parses amounts of money."
-        } else {
-            "Start with src/lib.rs."
-        })])
+        Script::says(if is_first { "It parses amounts of money." } else { "Start with src/lib.rs." })
     });
     let url = env::var("OPENCODE_URL").unwrap_or_else(|_| fake.url());
 

@@ -8,7 +8,7 @@ use std::{env, error::Error};
 
 use opencode_conductor::{
     ConversationManager, CreateTaskSession, PromptInput,
-    test_util::{FakeOpenCode, Script, Step},
+    test_util::{FakeOpenCode, Script},
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -26,7 +26,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     fake.on_prompt(|prompt| {
         let is_first = prompt.text.starts_with("Review");
         let complete = r#"{"is_good": false, "problems": ["the new test cannot fail"]}"#;
-        Script::new([Step::text(if is_first { r#"I would say {"is_good": false}."# } else { complete })])
+        Script::says(if is_first { r#"I would say {"is_good": false}."# } else { complete })
     });
     let url = env::var("OPENCODE_URL").unwrap_or_else(|_| fake.url());
     let manager = ConversationManager::connect(&url)?;

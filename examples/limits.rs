@@ -16,9 +16,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let fake = FakeOpenCode::start().await?;
     // This model stops in the middle of its answer.
     fake.on_prompt(|_| {
-        let mut step = Step::text("The first half is easy. The second half never comes.");
-        step.gate_middle = Some("never opened".to_owned());
-        Script::new([step])
+        let step = Step::text("The first half is easy. The second half never comes.");
+        Script::new([step.gate_middle("never opened")])
     });
 
     // For all prompts. Only progress moves the first limit, so that a long turn is not cut off while it gets on.

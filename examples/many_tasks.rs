@@ -9,7 +9,7 @@ use std::{error::Error, io, path::Path, process::Command};
 use futures_util::{StreamExt, stream};
 use opencode_conductor::{
     ConversationManager, CreateTaskSession, PromptInput,
-    test_util::{FakeOpenCode, Script, Step},
+    test_util::{FakeOpenCode, Script},
     worktree::{IgnoredFiles, Worktrees},
 };
 
@@ -19,7 +19,7 @@ const AT_A_TIME: usize = 2;
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let fake = FakeOpenCode::start().await?;
-    fake.on_prompt(|prompt| Script::new([Step::text(format!("I have looked for {}.", prompt.text))]));
+    fake.on_prompt(|prompt| Script::says(format!("I have looked for {}.", prompt.text)));
     let place = tempfile::tempdir()?;
     let repository = place.path().join("repository");
     git(place.path(), "init --quiet repository")?;
@@ -45,10 +45,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     });
     let mut ended = stream::iter(tasks).buffer_unordered(AT_A_TIME);
     while let Some(task) = ended.next().await {
-        match task {
-            Ok((id, answer)) => println!("{id}: {answer}"),
-            Err(error) => println!("failed: {error}"),
-        }
+        let (id, answer) = task?;
+        println!("{id}: {answer}");
     }
     manager.shutdown().await;
     Ok(())

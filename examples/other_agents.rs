@@ -9,6 +9,7 @@ use std::error::Error;
 use opencode_conductor::{
     ConversationManager, CreateTaskSession, ManagerBuilder, OpenCode, OpenCodeClient, PromptInput,
     claude::ClaudeCode,
+    error_chain,
     test_util::{ClaudeScript, ClaudeStep, ClaudeTool, FakeClaude, FakeOpenCode, Script, ScriptedTool, Step},
 };
 use serde_json::json;
@@ -23,6 +24,11 @@ async fn work(name: &str, manager: ConversationManager, prompt: String) -> Resul
     // What only one of them has is reached by its name.
     println!("  messages: {} of OpenCode", result.messages.opencode().len());
     println!("  lines: {} of Claude Code", result.messages.claude().len());
+    // What one of them cannot do is an error that says so.
+    match result.diff().await {
+        Ok(changes) => changes.iter().for_each(|change| println!("  {} +{}", change.path, change.additions)),
+        Err(error) => println!("  no diff: {}", error_chain(&error)),
+    }
     manager.shutdown().await;
     Ok(())
 }
@@ -31,16 +37,16 @@ async fn work(name: &str, manager: ConversationManager, prompt: String) -> Resul
 async fn main() -> Result<(), Box<dyn Error>> {
     let fake = FakeOpenCode::start().await?;
     let agent = OpenCode::new(OpenCodeClient::new(&fake.url())?);
-    let list = ScriptedTool::new("bash", json!({"command": "ls"})).output("README.md");
-    let script = Script::new([Step::tool(list), Step::text("There is a README.")]);
-    work("OpenCode", ManagerBuilder::new(agent).build(), script.prompt("What is here?")).await?;
+    let write = ScriptedTool::new("write", json!({"filePath": "README.md", "content": "Hello.\n"}));
+    let script = Script::new([Step::tool(write), Step::text("There is a README now.")]);
+    work("OpenCode", ManagerBuilder::new(agent).build(), script.prompt("Write a README.")).await?;
 
     // With `ClaudeOptions::new()` instead of the fake's this is the `claude` on the path: one process per session.
     let fake = FakeClaude::start().await?;
     let agent = ClaudeCode::new(fake.options());
     let script = ClaudeScript::new([
-        vec![ClaudeTool::new("Bash", json!({"command": "ls"}), "README.md").into()],
-        vec![ClaudeStep::Text("There is a README.".to_owned())],
+        vec![ClaudeTool::new("Write", json!({"file_path": "README.md"}), "written").into()],
+        vec![ClaudeStep::Text("There is a README now.".to_owned())],
     ]);
-    work("Claude Code", ManagerBuilder::new(agent).build(), script.prompt("What is here?")).await
+    work("Claude Code", ManagerBuilder::new(agent).build(), script.prompt("Write a README.")).await
 }

@@ -18,9 +18,8 @@ use opencode_conductor::{
 async fn main() -> Result<(), Box<dyn Error>> {
     let fake = FakeOpenCode::start().await?;
     fake.on_prompt(|_| {
-        let mut step = Step::text("Water does not hurry, and the stone is round.");
-        step.gate_middle = Some("half of it".to_owned());
-        Script::new([step])
+        let step = Step::text("Water does not hurry, and the stone is round.");
+        Script::new([step.gate_middle("half of it")])
     });
     let store = Arc::new(MemoryStore::default());
     let manager = || -> Result<ConversationManager, Box<dyn Error>> {

@@ -18,10 +18,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // The model hands a search to a subagent, which has a session of its own below the task's.
     let search = ScriptedTool::new("grep", json!({"pattern": "parse_amount"})).output("src/invoice.rs:41");
     let subagent = Script::new([Step::tool(search), Step::text("One caller: src/invoice.rs.")]);
-    let subagent = subagent.prompt("Who calls parse_amount?");
-    let task = json!({"description": "Find callers", "subagent_type": "general", "prompt": subagent});
     let script = Script::new([
-        Step::tool(ScriptedTool::new("task", task)),
+        Step::subagent("Find callers", &subagent),
         Step::text("It is safe to change: there is one caller."),
     ]);
 

@@ -27,18 +27,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let session = manager.create_task_session(task).await?.session_id;
 
     // The answer to the submission is lost: the prompt runs once all the same.
-    fake.on_prompt(|_| Script::new([Step::text("One answer.")]));
+    fake.on_prompt(|_| Script::says("One answer."));
     fake.inject(Route::PromptAsync, Fault::DropAfterEffect);
     assert_eq!(runner(&manager, &session).await?, "One answer.");
     assert_eq!(fake.prompts_run(session.as_str()).len(), 1);
     println!("a lost answer: prompted once");
 
     // The event stream breaks while the model speaks. The gate holds the model until that has happened.
-    fake.on_prompt(|_| {
-        let mut step = Step::text("Nothing is missing.");
-        step.gate_middle = Some("speaking".to_owned());
-        Script::new([step])
-    });
+    fake.on_prompt(|_| Script::new([Step::text("Nothing is missing.").gate_middle("speaking")]));
     let break_stream = async {
         fake.wait_at("speaking").await;
         fake.cut_streams();

@@ -7,7 +7,7 @@
 use std::{collections::HashMap, env, error::Error, io, io::Write as _};
 
 use opencode_conductor::{
-    BlockBody, BlockId, ConversationEvent, ConversationManager, CreateTaskSession, PromptInput, Update,
+    BlockBody, ConversationManager, CreateTaskSession, PromptInput, SessionConversationState, Update,
     test_util::{FakeOpenCode, Script, ScriptedTool, Step},
 };
 use serde_json::json;
@@ -15,51 +15,46 @@ use serde_json::json;
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let fake = FakeOpenCode::start().await?;
-    fake.on_prompt(|_| {
-        let tests = ScriptedTool::new("bash", json!({"command": "cargo test"})).output("31 passed; 0 failed");
-        Script::new([Step::tool(tests), Step::text("All 31 tests pass.")])
-    });
+    let tests = ScriptedTool::new("bash", json!({"command": "cargo test"})).output("31 passed");
+    fake.on_prompt(move |_| Script::new([Step::tool(tests.clone()), Step::text("All 31 tests pass.")]));
     let manager = ConversationManager::connect(&env::var("OPENCODE_URL").unwrap_or_else(|_| fake.url()))?;
     let here = env::current_dir()?;
     let task = CreateTaskSession::new("my-project", "task-42", &here, &here);
     let session = manager.create_task_session(task).await?.session_id;
 
     // Runs in the background. What `start` returns is the future of the result, and has the updates, which end with the turn.
-    let mut running = manager.prompt(PromptInput::new(session, "Do the tests pass?")).start();
+    let mut running = manager.prompt(PromptInput::new(session.clone(), "Do the tests pass?")).start();
     let mut updates = running.updates().ok_or("they are taken once")?;
-    let mut printed = HashMap::new();
+    let (mut conversation, mut printed) = (SessionConversationState::new(), HashMap::new());
     while let Some(update) = updates.next().await {
-        // Others tell of permissions, of a stream that is down, and (`Missed`) of what a slow reader did not get.
-        if let Update::Conversation(event) = update {
-            show(event, &mut printed);
-            io::stdout().flush()?;
+        match update {
+            Update::Conversation(event) => conversation.apply(&event),
+            // For a reader that was too slow: this is how it stands.
+            Update::Missed(now) => conversation = *now,
+            _ => continue,
         }
+        for block in conversation.blocks().iter() {
+            let (text, n_printed) = (text(&block.body), printed.entry(block.id.clone()).or_insert(0));
+            print!("{}", text.get(*n_printed..).unwrap_or_default());
+            *n_printed = text.len();
+        }
+        io::stdout().flush()?;
     }
     println!("\n{}", running.await?.completion);
+
+    // Any number of others may watch a session: they get the conversation as it is, and updates from then on.
+    let (conversation, _updates) = manager.watch(&session)?;
+    println!("{} blocks", conversation.blocks().len());
     manager.shutdown().await;
     Ok(())
 }
 
-/// Prints what an event adds; `printed` has how many bytes of each text are there already.
-fn show(event: ConversationEvent, printed: &mut HashMap<BlockId, usize>) {
-    match event {
-        // A block is there, or has changed, and is told whole.
-        ConversationEvent::BlockUpsert { block, .. } => match &block.body {
-            BlockBody::ToolUse { name, tool_status, .. } => println!("⏺ {name} is {tool_status:?}"),
-            BlockBody::ToolResult { output, .. } => println!("  {output}"),
-            BlockBody::AssistantText { content, .. } => {
-                let n_printed = printed.insert(block.id.clone(), content.as_str().len()).unwrap_or_default();
-                print!("{}", content.as_str().get(n_printed..).unwrap_or_default());
-            }
-            _ => {}
-        },
-        // A text has grown; so may thinking, which is not shown here.
-        ConversationEvent::BlockDelta { block_id, delta, .. } => {
-            if let Some(n_printed) = printed.get_mut(&block_id) {
-                print!("{delta}");
-                *n_printed += delta.len();
-            }
-        }
-        _ => {}
+/// What is shown of a block. It only grows.
+fn text(block: &BlockBody) -> String {
+    match block {
+        BlockBody::ToolUse { name, .. } => format!("⏺ {name}\n"),
+        BlockBody::ToolResult { output, .. } => format!("  {output}\n"),
+        BlockBody::AssistantText { content, .. } => content.to_string(),
+        _ => String::new(),
     }
 }

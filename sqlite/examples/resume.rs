@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "it is there to be watched")]
 
 use std::{
+    collections::HashMap,
     error::Error,
     io::Write,
     path::{Path, PathBuf},
@@ -14,8 +15,7 @@ use std::{
 };
 
 use opencode_conductor::{
-    ConversationEvent, ConversationManager, CreateTaskSession, OpenCodeClient, PromptInput, RunningPrompt,
-    Update,
+    BlockBody, ConversationManager, CreateTaskSession, OpenCodeClient, PromptInput, RunningPrompt,
     test_util::{FakeOpenCode, Script, Step},
 };
 use opencode_conductor_sqlite::SqliteStore;
@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// One task with one prompt. Whoever runs this after it was killed goes on.
+/// One task with one prompt. A process that runs this after another was killed goes on.
 async fn runner(url: &str, worktree: &str, database: &Path, prompt: &str) -> Result<(), Box<dyn Error>> {
     let store = Arc::new(SqliteStore::open(database).await?);
     let manager = ConversationManager::builder(OpenCodeClient::new(url)?).store(store).build();
@@ -51,25 +51,32 @@ async fn runner(url: &str, worktree: &str, database: &Path, prompt: &str) -> Res
             manager.create_task_session(create).await?.session_id
         };
         println!("  runner: asks");
-        watch(manager.prompt(PromptInput::new(session, prompt)).start()).await?;
+        watch(&manager, manager.prompt(PromptInput::new(session, prompt)).start()).await?;
     }
     for turn in restored {
         println!("  runner: goes on with {TASK}, which was {:?}", turn.record.phase);
-        watch(turn.running).await?;
+        watch(&manager, turn.running).await?;
     }
     manager.shutdown().await;
     Ok(())
 }
 
 /// Prints the answer as it comes.
-async fn watch(mut running: RunningPrompt) -> Result<(), Box<dyn Error>> {
-    if let Some(mut updates) = running.updates() {
-        while let Some(update) = updates.next().await {
-            if let Update::Conversation(ConversationEvent::BlockDelta { delta, .. }) = update {
-                print!("{delta}");
-                std::io::stdout().flush()?;
+async fn watch(manager: &ConversationManager, mut running: RunningPrompt) -> Result<(), Box<dyn Error>> {
+    let session = running.session_id().clone();
+    let mut printed = HashMap::new();
+    let mut updates = running.updates().ok_or("they are taken once")?;
+    // An update says when to look; the manager has the conversation at any time.
+    while updates.next().await.is_some() {
+        let conversation = manager.conversation(&session).unwrap_or_default();
+        for block in conversation.blocks().iter() {
+            if let BlockBody::AssistantText { content, .. } = &block.body {
+                let n_printed = printed.entry(block.id.clone()).or_insert(0);
+                print!("{}", content.as_str().get(*n_printed..).unwrap_or_default());
+                *n_printed = content.as_str().len();
             }
         }
+        std::io::stdout().flush()?;
     }
     let result = running.await?;
     println!("\n  runner: {}: {:?}", result.completion, result.answer().unwrap_or_default());
@@ -80,8 +87,7 @@ async fn watch(mut running: RunningPrompt) -> Result<(), Box<dyn Error>> {
 async fn show() -> Result<(), Box<dyn Error>> {
     let fake = FakeOpenCode::start().await?;
     let directory = tempfile::tempdir()?;
-    let mut step = Step::text("Water does not hurry, and the stone is round.");
-    step.gate_middle = Some("middle".to_owned());
+    let step = Step::text("Water does not hurry, and the stone is round.").gate_middle("middle");
     let prompt = Script::new([step]).prompt("Write a poem about patience.");
     let start = || -> std::io::Result<Child> {
         Command::new(std::env::current_exe()?)
