@@ -151,7 +151,7 @@ async fn a_watcher_that_falls_behind_gets_a_new_snapshot() {
 }
 
 #[tokio::test]
-async fn so_many_tasks_are_kept_for_the_page() {
+async fn what_is_kept_for_the_page_is_bounded() {
     let hub = Arc::new(Hub::new(About { server: String::new(), directory: String::new() }));
     for _ in 0..MAX_TASKS {
         assert!(hub.add("task".to_owned()).is_some());

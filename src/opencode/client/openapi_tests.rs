@@ -1,7 +1,7 @@
 //! Compares what this crate says and understands with the server's own `OpenAPI` document.
 //!
-//! `fixtures/openapi.json` is a trimmed copy, written by `examples/refresh_openapi.rs`. What we use and the document lacks is a
-//! failure; what the document has and we do not use is listed, so that a refresh shows what is new.
+//! `fixtures/openapi.json` is a trimmed copy, written by `tools/src/bin/refresh_openapi.rs`. What we use and the document
+//! lacks is a failure; what the document has and we do not use is listed, so that a refresh shows what is new.
 
 use std::{collections::BTreeSet, fmt::Debug, fmt::Write};
 
