@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 ///     .permissions(desk.permissions())
 ///     .questions(desk.questions())
 ///     .build();
-/// // Later, when somebody has looked at the list:
+/// // Later, when a person has looked at the list:
 /// for ask in desk.pending() {
 ///     println!("{:?} of task {:?}", ask.permission(), ask.task);
 ///     desk.answer(&ask.root, &ask.id, Decision::AllowOnce)?;

@@ -210,7 +210,7 @@ impl TurnHost for Host<'_> {
         let (decision, stop_waiting) = abortable(decision);
         self.turn.waiting().insert(ask.id.clone(), stop_waiting);
         let decision = async move {
-            // Once the request is closed there is nothing to decide, and the policy's handler is dropped: it takes the request off its list.
+            // Once the request is closed there is nothing to decide. The policy's handler is dropped, and takes the request off its list.
             let Ok(decision) = decision.await else { return future::pending().await };
             if ask.is_refused_by(&decision) {
                 refused.lock().unwrap_or_else(PoisonError::into_inner).push(ask);

@@ -125,8 +125,8 @@ impl ConversationManager {
 
     /// Makes the session of a task.
     ///
-    /// A lost response does not make a second session: the session carries a tag by which it is found again. A server that
-    /// keeps no metadata cannot be asked for it, and one that is still making the first session cannot know of it.
+    /// A lost response does not make a second session: the session carries a tag by which it is found again. That fails in
+    /// two cases: the server keeps no metadata, or it is still making the first session when it is asked.
     ///
     /// # Errors
     /// If the input is not valid, the task has a session already, or the server cannot make one.

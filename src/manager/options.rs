@@ -15,7 +15,7 @@ use crate::{
     store::Store,
 };
 
-/// How long the store may take to answer: longer than a busy disk, and shorter than anybody watches a task that does not begin.
+/// How long the store may take to answer: longer than a busy disk takes, and short enough that a task which cannot begin says so.
 const STORE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Default)]

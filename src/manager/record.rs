@@ -29,8 +29,8 @@ pub enum WhenStoreFails {
     /// The turn ends before the effect that could not be recorded.
     #[default]
     FailTurn,
-    /// The turn goes on, and is recorded once the store works again. If the process dies before that, the prompt may be lost, and
-    /// whoever asks it again makes the model run again.
+    /// The turn goes on, and is recorded once the store works again. If the process dies before that, the next one does not
+    /// know of the prompt: it may be lost, and if you send it again, it may run twice.
     GoOn,
 }
 

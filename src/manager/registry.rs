@@ -16,7 +16,7 @@ use crate::{
 pub(super) struct Registry {
     tasks: HashMap<TaskId, SessionId>,
     sessions: HashMap<SessionId, Arc<Session>>,
-    /// What an earlier process knew of sessions that nobody has asked for yet.
+    /// What an earlier process knew of sessions that no call has asked for yet.
     stored: HashMap<SessionId, ConversationSessionMeta>,
     /// Sessions that were forgotten while prompts were in flight. A call that asks for one again gets the same, with its queue.
     forgotten: HashMap<SessionId, Weak<Session>>,

@@ -41,7 +41,7 @@ impl Saver {
         Self { inner, recording, shared }
     }
 
-    /// Saves what changes until nobody can change it any more.
+    /// Saves what changes, until the last handle that could change it is dropped.
     pub(super) async fn run(self, mut asked: mpsc::Receiver<Answer>) {
         let mut changes = self.shared.session.conversation.changes();
         let mut backoff = Backoff::new(PAUSE, MAX_PAUSE);

@@ -22,7 +22,7 @@ pub enum StoreErrorKind {
     Corrupt,
     /// It may be read and not written.
     ReadOnly,
-    /// Somebody else kept it locked for longer than one waits.
+    /// Another process kept it locked for longer than this one waits.
     Locked,
     /// It was written by a newer version of this program, whose form is not understood here.
     #[non_exhaustive]
@@ -81,7 +81,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the store works and refuses: what was to be written belongs to somebody else.
+    /// Whether the store works and refuses: what was to be written belongs to another handle.
     pub fn is_refusal(&self) -> bool {
         matches!(self.kind, StoreErrorKind::Taken | StoreErrorKind::TurnOpen { .. })
     }

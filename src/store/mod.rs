@@ -58,9 +58,9 @@ impl TurnRecord {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TaskClaim {
-    /// Nobody has ever wanted to. The task is this handle's now.
+    /// No process has ever wanted to. The task is this handle's now.
     New,
-    /// Somebody wanted to and did not say what came of it: there may be a session. The task is this handle's now.
+    /// A process wanted to and did not say what came of it: there may be a session. The task is this handle's now.
     #[non_exhaustive]
     Unclear {
         /// The tag that the session would carry.
@@ -95,7 +95,7 @@ pub trait Store: Send + Sync {
         tag: &'a str,
     ) -> BoxFuture<'a, Result<TaskClaim, StoreError>>;
 
-    /// Gives up the reservation of a task that has no session: whoever claims it next is told [`TaskClaim::Unclear`].
+    /// Gives up the reservation of a task that has no session: the next handle that claims it is told [`TaskClaim::Unclear`].
     fn release_task<'a>(&'a self, task: &'a TaskId) -> BoxFuture<'a, Result<(), StoreError>>;
 
     /// Writes what is known of a session, in place of what was known. Its task has this session from now on; another one that it had

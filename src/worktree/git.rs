@@ -43,7 +43,7 @@ pub(super) struct Git {
 }
 
 impl Git {
-    /// For a directory that nobody but the caller has written to: git finds out which repository it belongs to.
+    /// For a directory that only the caller has written to: git finds out which repository it belongs to.
     pub(super) fn found_from(directory: &Path) -> Self {
         Self::new(["-C".into(), directory.into()])
     }

@@ -1,9 +1,9 @@
 //! Git worktrees for agents, looked at without running anything of theirs and removed without losing anything.
 //!
 //! An agent that may only edit files can still make a program of its own run: it writes another git directory into the worktree's `.git`
-//! file, with `core.fsmonitor` in its configuration, and waits for the next `git status` of somebody who trusts the directory. So the git
-//! directory is remembered when a worktree is made and given to every call, what git could be made to run is switched off, and the
-//! caller's own configuration is left out when only something is looked at.
+//! file, with `core.fsmonitor` in its configuration, and waits for the next `git status` of a person or program that trusts the
+//! directory. So the git directory is remembered when a worktree is made and given to every call, what git could be made to run is
+//! switched off, and the caller's own configuration is left out when only something is looked at.
 //!
 //! Removing a worktree is final for whatever is nowhere else: changed and new files, ignored ones, commits of a detached `HEAD` that no branch
 //! has. [`Worktree::remove`] refuses while there is any of it.
@@ -23,8 +23,8 @@ pub use git::GitError;
 use git::Git;
 use tokio::sync::Semaphore;
 
-/// One change at a time to a repository's list of worktrees: git fails when it finds an entry that is half made. One for all repositories, since
-/// a change is short.
+/// One change at a time to a repository's list of worktrees: git fails when it finds an entry that is half made. One for all
+/// repositories, since a change is short.
 static CHANGES: Semaphore = Semaphore::const_new(1);
 /// Where a worktree's git directory keeps the commit that it was made of.
 const START: &str = "conductor-start";
@@ -97,7 +97,7 @@ impl Work {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IgnoredFiles {
-    /// They are somebody's work: the worktree stays.
+    /// They may be work: the worktree stays.
     Keep,
     /// They can be made again: they are removed with it.
     Discard,
