@@ -3,6 +3,8 @@
     not(feature = "client"),
     doc = "The conversation core of `opencode-conductor`: plain data and pure functions. The rest needs the feature `client`."
 )]
+// On docs.rs every item says which feature it needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod agent;
 #[cfg(feature = "client")]
