@@ -23,13 +23,22 @@ mod target;
 
 use std::{panic::AssertUnwindSafe, path::PathBuf, time::Duration};
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, StreamExt, stream};
 use serde_json::Value;
 
-use self::{scenarios::Scenario, stage::Stage, target::Target};
+use self::{
+    real::RealServer,
+    scenarios::Scenario,
+    stage::Stage,
+    target::{Setup, Target},
+};
 
 /// The slowest scenario waits for a heartbeat and a cold server.
 const SCENARIO_LIMIT: Duration = Duration::from_secs(150);
+/// A server is one more process that needs seconds to start.
+const SCENARIOS_OF_A_SERVER: usize = 35;
+/// More would make each of them slower than it is alone.
+const SERVERS_AT_ONCE: usize = 3;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_fake_does_what_was_recorded() {
@@ -48,27 +57,42 @@ async fn the_fake_does_what_was_recorded() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_real_server_does_what_was_recorded() {
-    let mut failures = Vec::new();
-    let mut n_played = 0;
-    for (setup, scenarios) in scenarios::all() {
-        let scenarios: Vec<Scenario> = scenarios.into_iter().filter(is_wanted).collect();
-        if scenarios.is_empty() {
-            continue;
-        }
-        let Some(mut target) = Target::real(setup).await else {
-            return;
-        };
-        for scenario in scenarios {
-            n_played += 1;
-            let record = play(&mut target, &scenario).await;
-            if std::env::var_os("UPDATE_EXPECT").is_some() && record.is_object() {
-                std::fs::write(expected_file(scenario.name), pretty(&record)).expect("write the record");
+    let Some(executable) = RealServer::find() else { return };
+    let played = stream::iter(shares()).map(|(setup, scenarios)| {
+        let executable = executable.clone();
+        async move {
+            let mut target = Target::real(executable, setup).await;
+            let mut records = Vec::new();
+            for scenario in scenarios {
+                records.push((scenario.name, play(&mut target, &scenario).await));
             }
-            failures.extend(compare(scenario.name, &record));
+            records
+        }
+    });
+    let records = played.buffer_unordered(SERVERS_AT_ONCE).collect::<Vec<_>>().await.concat();
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        for (name, record) in records.iter().filter(|(_, record)| record.is_object()) {
+            std::fs::write(expected_file(name), pretty(record)).expect("write the record");
         }
     }
-    println!("{n_played} scenarios played on the real server");
+    println!("{} scenarios played on the real server", records.len());
+    let failures: Vec<String> = records.iter().filter_map(|(name, record)| compare(name, record)).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// The wanted scenarios, dealt out to servers: most of the time they wait.
+fn shares() -> Vec<(Setup, Vec<Scenario>)> {
+    let mut shares = Vec::new();
+    for (setup, scenarios) in scenarios::all() {
+        let wanted: Vec<Scenario> = scenarios.into_iter().filter(is_wanted).collect();
+        let n_servers = wanted.len().div_ceil(SCENARIOS_OF_A_SERVER);
+        let mut dealt: Vec<Vec<Scenario>> = (0..n_servers).map(|_| Vec::new()).collect();
+        for (index, scenario) in wanted.into_iter().enumerate() {
+            dealt[index % n_servers].push(scenario);
+        }
+        shares.extend(dealt.into_iter().map(|scenarios| (setup.clone(), scenarios)));
+    }
+    shares
 }
 
 fn is_wanted(scenario: &Scenario) -> bool {

@@ -1,6 +1,6 @@
 //! A server under test: the fake, or the real one with a scripted model behind it.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use opencode_conductor::test_util::{FakeOpenCode, FakeOptions, ModelPrice, Step};
 use reqwest::{Client, Method, RequestBuilder, header::HeaderMap};
@@ -78,9 +78,7 @@ impl Target {
         Self::new(Server::Fake(fake), setup)
     }
 
-    /// `None` when there is no real server on this machine.
-    pub(crate) async fn real(setup: Setup) -> Option<Self> {
-        let executable = RealServer::find()?;
+    pub(crate) async fn real(executable: PathBuf, setup: Setup) -> Self {
         let model = ScriptedModel::start().await;
         let nester = json!({"mode": "all", "description": "d", "permission": {"task": "allow"}});
         let mut options = RealOptions::new(executable, model.base_url())
@@ -97,7 +95,7 @@ impl Target {
             options = options.config(json!({"provider": {"mock": {"models": {"m": {"cost": cost}}}}}));
         }
         let server = RealServer::start(options).await;
-        Some(Self::new(Server::Real(Box::new(server), model), setup))
+        Self::new(Server::Real(Box::new(server), model), setup)
     }
 
     fn new(server: Server, setup: Setup) -> Self {
