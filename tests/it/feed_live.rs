@@ -2,6 +2,7 @@
 
 use std::{num::NonZeroUsize, time::Duration};
 
+use futures_util::StreamExt;
 use opencode_conductor::{
     Directory, FeedLoss, FeedOptions, FeedSignal, GoneReason, ResyncReason, SessionId, Subscription,
     wire::EventPayload,
@@ -396,4 +397,14 @@ async fn a_subscription_keeps_its_client_alive_and_its_end_closes_the_connection
     assert_eq!(next(&mut subscription).await, "idle ses_1");
     drop(subscription);
     connection.closed().await;
+}
+
+#[tokio::test]
+async fn a_subscription_is_a_stream_that_ends_with_the_feed() {
+    let server = LiveServer::start().await;
+    let client = server.client(quick());
+    let subscription = client.subscribe(&session("ses_1"));
+    server.accept().await.answer("401 Unauthorized", "", "").await;
+    let signals: Vec<FeedSignal> = soon(subscription.collect()).await;
+    assert!(matches!(signals[..], [FeedSignal::Gone { .. }]), "{signals:?}");
 }

@@ -13,10 +13,14 @@
 use std::{
     collections::HashMap,
     fmt,
+    future::poll_fn,
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
     time::Duration,
 };
 
+use futures_util::Stream;
 use tokio::{sync::Notify, time::sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -154,6 +158,8 @@ pub struct Subscription {
     id: SubscriberId,
     /// Background tasks live as long as a client does.
     client: Option<OpenCodeClient>,
+    /// The stream of signals has ended.
+    is_over: bool,
 }
 
 impl DirectoryClient {
@@ -192,12 +198,26 @@ impl Subscription {
     /// # Cancel safety
     /// A signal is either returned or still there for the next call.
     pub async fn next(&mut self) -> FeedSignal {
-        self.reader.next().await
+        poll_fn(|context| self.reader.poll_next(context)).await
     }
 
     /// Adds a session, with those of its descendants that appear from now on.
     pub fn follow(&self, session: &SessionId) {
         self.feed.state().routing.follow(self.id, session);
+    }
+}
+
+/// The signals up to [`FeedSignal::Gone`], which is the last.
+impl Stream for Subscription {
+    type Item = FeedSignal;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<FeedSignal>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let signal = self.reader.poll_next(context);
+        self.is_over = matches!(signal, Poll::Ready(FeedSignal::Gone { .. }));
+        signal.map(Some)
     }
 }
 
@@ -289,7 +309,7 @@ impl Feeds {
         if open.shut_down {
             queue.end(GoneReason::ShutDown);
         }
-        Subscription { feed, reader: Reader::new(queue), id, client: None }
+        Subscription { feed, reader: Reader::new(queue), id, client: None, is_over: false }
     }
 
     pub(crate) async fn shutdown(&self) {

@@ -7,9 +7,10 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex},
+    task::{Context, Poll},
 };
 
-use tokio::sync::Notify;
+use futures_util::task::AtomicWaker;
 
 use super::{FeedLoss, FeedOptions, FeedSignal, GoneReason, ResyncReason, decode, lock};
 use crate::opencode::{client::stats::Counters, wire::ServerEvent};
@@ -27,7 +28,8 @@ const KEEP_BYTES: usize = 8 * 1024;
 /// The writing side.
 pub(super) struct Queue {
     state: Mutex<State>,
-    ready: Notify,
+    /// Wakes the one reader.
+    ready: AtomicWaker,
     max_events: usize,
     max_bytes: usize,
     counters: Arc<Counters>,
@@ -69,7 +71,7 @@ impl Queue {
     pub(super) fn new(options: &FeedOptions, counters: Arc<Counters>) -> Self {
         Self {
             state: Mutex::default(),
-            ready: Notify::new(),
+            ready: AtomicWaker::new(),
             max_events: options.queue_events,
             max_bytes: options.queue_bytes,
             counters,
@@ -147,7 +149,7 @@ impl Queue {
 
     pub(super) fn end(&self, reason: GoneReason) {
         lock(&self.state).gone = Some(reason);
-        self.ready.notify_one();
+        self.ready.wake();
     }
 
     fn push_resync(&self, state: &mut State, reason: ResyncReason) {
@@ -163,7 +165,7 @@ impl Queue {
         let is_first = state.batch.waiting.is_empty();
         state.batch.waiting.push_back(waiting);
         if is_first {
-            self.ready.notify_one();
+            self.ready.wake();
         }
     }
 }
@@ -191,27 +193,24 @@ impl Reader {
         Self { queue, taken: Batch::default() }
     }
 
-    pub(super) async fn next(&mut self) -> FeedSignal {
+    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<FeedSignal> {
         loop {
             match self.taken.waiting.pop_front() {
-                Some(Waiting::Signal(signal)) => return signal,
-                Some(Waiting::Json(length)) => return self.decode(length),
+                Some(Waiting::Signal(signal)) => return Poll::Ready(signal),
+                Some(Waiting::Json(length)) => return Poll::Ready(self.decode(length)),
                 None => {}
             }
-            let ready = self.queue.ready.notified();
+            // What comes after the look is not missed.
+            self.queue.ready.register(context.waker());
             self.taken.clear();
-            {
-                let mut state = lock(&self.queue.state);
-                std::mem::swap(&mut self.taken, &mut state.batch);
-                state.clear();
-                if self.taken.waiting.is_empty()
-                    && let Some(reason) = state.gone.clone()
-                {
-                    return FeedSignal::Gone { reason };
-                }
-            }
+            let mut state = lock(&self.queue.state);
+            std::mem::swap(&mut self.taken, &mut state.batch);
+            state.clear();
             if self.taken.waiting.is_empty() {
-                ready.await;
+                return match state.gone.clone() {
+                    Some(reason) => Poll::Ready(FeedSignal::Gone { reason }),
+                    None => Poll::Pending,
+                };
             }
         }
     }
@@ -231,6 +230,8 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use futures_util::FutureExt;
 
     use super::*;
@@ -256,7 +257,7 @@ mod tests {
 
     /// The signal that waits, in a word.
     fn read(reader: &mut Reader) -> Option<String> {
-        Some(match reader.next().now_or_never()? {
+        Some(match poll_fn(|context| reader.poll_next(context)).now_or_never()? {
             FeedSignal::Event(event) => event.payload.session_id().unwrap().to_string(),
             FeedSignal::Connected => "connected".to_owned(),
             FeedSignal::Lost { .. } => "lost".to_owned(),
