@@ -28,6 +28,9 @@ struct Rig {
     other: DirectoryClient,
 }
 
+/// Opened when the session is gone.
+const DELETED: &str = "deleted";
+
 /// Plays a cell and checks all that must hold whatever its outcome.
 pub(crate) async fn play(strike: Arc<Strike>, case: String, phase: Phase) -> Seen {
     let rig = Rig::new().await;
@@ -173,7 +176,12 @@ impl Rig {
             Strike::Dispose => self.or_let_go(phase, fake.dispose(WORKTREE)).await,
             Strike::Abort => self.or_let_go(phase, async { self.other.abort(session).await.unwrap() }).await,
             Strike::Delete => {
+                if phase == Phase::Settling {
+                    // A turn that has read its end by then has ended well.
+                    fake.inject(Route::ListMessages, Fault::DelayUntil(DELETED.to_owned())).always();
+                }
                 self.or_let_go(phase, async { self.other.delete_session(session).await.unwrap() }).await;
+                fake.open_gate(DELETED);
             }
             Strike::AllowElsewhere | Strike::RejectElsewhere => {
                 let request = self.other.permissions().await.unwrap().items[0].id.clone();
