@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // The same state, field for field, as a manager has that watched the session live.
     let state = &transcript.state;
-    println!("{}", markdown::render(state, &MarkdownOptions::default().with_max_lines(5)));
+    println!("{}", markdown::render(state, &MarkdownOptions::default().max_lines(5)));
     let usage = state.total_usage();
     println!("---\n{} blocks, {} tokens, ${:.4}", state.blocks().len(), usage.tokens.total(), usage.cost);
     Ok(())

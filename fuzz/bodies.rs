@@ -154,7 +154,7 @@ pub fn transcript(input: &[u8]) {
         assert!(root.is_some() || *state == SessionConversationState::new(), "nothing is said by nobody");
     }
     for format in [OpenCodeFormat::Events, OpenCodeFormat::Messages, OpenCodeFormat::Export] {
-        let options = OpenCodeOptions::default().with_format(format);
+        let options = OpenCodeOptions::default().format(format);
         if let Ok(transcript) = parse_opencode(&[text], &options) {
             check_state(&transcript.state);
         }

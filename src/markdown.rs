@@ -40,9 +40,9 @@ impl Default for MarkdownOptions {
 impl MarkdownOptions {
     setters! {
         /// Shows thinking, folded (the default), or leaves it out.
-        with_thinking(thinking: bool) { thinking = thinking }
+        thinking(thinking: bool) { thinking = thinking }
         /// Sets how many lines of a tool's input or output are shown (default 40).
-        with_max_lines(max_lines: usize) { max_lines = max_lines }
+        max_lines(max_lines: usize) { max_lines = max_lines }
     }
 }
 

@@ -98,7 +98,7 @@ fn a_conversation_reads_well() {
 #[test]
 fn thinking_and_long_output_can_be_left_out() {
     check(
-        &MarkdownOptions::default().with_thinking(false).with_max_lines(2),
+        &MarkdownOptions::default().thinking(false).max_lines(2),
         &expect![[r#"
         ## User
 

@@ -107,7 +107,7 @@ impl CombinedTranscript {
 
     /// Adds a subagent's transcript, and what its meta file says.
     #[must_use]
-    pub fn with_subagent(
+    pub fn subagent(
         mut self,
         id: impl Into<String>,
         transcript: impl Into<String>,
@@ -157,7 +157,7 @@ impl CombinedSubagent {
     fn file(&self) -> SubagentFile<'_> {
         let file = SubagentFile::new(&self.id, self.transcript.as_bytes());
         match &self.meta {
-            Some(meta) => file.with_meta(meta.as_bytes()),
+            Some(meta) => file.meta(meta.as_bytes()),
             None => file,
         }
     }

@@ -107,9 +107,9 @@ fn load(
     let options = OpenCodeOptions::default();
     let options = match arguments.format {
         Format::Auto | Format::ClaudeStream | Format::ClaudeTranscript => options,
-        Format::OpencodeEvents => options.with_format(OpenCodeFormat::Events),
-        Format::OpencodeMessages => options.with_format(OpenCodeFormat::Messages),
-        Format::OpencodeExport => options.with_format(OpenCodeFormat::Export),
+        Format::OpencodeEvents => options.format(OpenCodeFormat::Events),
+        Format::OpencodeMessages => options.format(OpenCodeFormat::Messages),
+        Format::OpencodeExport => options.format(OpenCodeFormat::Export),
     };
     let transcript = match arguments.format {
         Format::Auto | Format::OpencodeEvents | Format::OpencodeMessages | Format::OpencodeExport => {
@@ -118,7 +118,7 @@ fn load(
                 texts.push(str::from_utf8(bytes).map_err(|error| Failure::because(file, &error))?);
             }
             let options = match &arguments.session {
-                Some(session) => options.with_session(SessionId::new(session.as_str())),
+                Some(session) => options.session(SessionId::new(session.as_str())),
                 None => options,
             };
             parse_opencode_events(&texts, &options, on_event)
@@ -132,7 +132,7 @@ fn load(
             let subagents = files.iter().zip(documents).zip(&metas).skip(1).map(|((file, bytes), meta)| {
                 let id = Path::new(file).file_stem().and_then(|name| name.to_str()).unwrap_or_default();
                 let subagent = SubagentFile::new(id, bytes);
-                meta.as_deref().map_or(subagent, |meta| subagent.with_meta(meta))
+                meta.as_deref().map_or(subagent, |meta| subagent.meta(meta))
             });
             let subagents: Vec<_> = subagents.collect();
             parse_claude(&documents[0], &subagents, ConvertOptions::default(), on_event)

@@ -142,7 +142,7 @@ impl Files {
             .iter()
             .map(|Text { id, lines, meta }| {
                 let file = SubagentFile::new(id, whole_lines(lines));
-                meta.as_deref().map_or(file, |meta| file.with_meta(meta))
+                meta.as_deref().map_or(file, |meta| file.meta(meta))
             })
             .collect();
         let (files, malformed) = ClaudeFiles::decode(whole_lines(&main), &subagents);
@@ -163,7 +163,7 @@ impl Files {
         let mut combined = CombinedTranscript::new(text(whole_lines(&main)));
         for Text { id, lines, meta } in subagents {
             let meta = meta.as_deref().map(text);
-            combined = combined.with_subagent(id, text(whole_lines(&lines)), meta);
+            combined = combined.subagent(id, text(whole_lines(&lines)), meta);
         }
         Ok(Some(combined))
     }

@@ -14,7 +14,7 @@ pub struct ConvertOptions {
 impl ConvertOptions {
     setters! {
         /// Keeps the model's thinking (the default) or leaves it out.
-        with_thinking(thinking: Thinking) { thinking = thinking }
+        thinking(thinking: Thinking) { thinking = thinking }
     }
 }
 

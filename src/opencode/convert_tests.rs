@@ -317,7 +317,7 @@ fn thinking_can_be_left_out_and_a_part_shows_alone() {
         let converter = Converter { conversation: &main, options, rest: Rest::MayChange };
         converter.part(&message.info, &message.parts[at], None).len()
     };
-    let omit = ConvertOptions::default().with_thinking(Thinking::Omit);
+    let omit = ConvertOptions::default().thinking(Thinking::Omit);
     assert_eq!((n_events(0, ConvertOptions::default()), n_events(0, omit), n_events(1, omit)), (1, 0, 1));
     assert_eq!(shown(&message, &main, omit).len(), 2);
 }

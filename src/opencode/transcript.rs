@@ -34,11 +34,11 @@ pub struct OpenCodeOptions {
 impl OpenCodeOptions {
     setters! {
         /// Sets the documents' format; by default each is looked at.
-        with_format(format: OpenCodeFormat) { format = format }
+        format(format: OpenCodeFormat) { format = format }
         /// Sets the session at the top; by default the first without a parent.
-        with_session(session: SessionId) { session = Some(session) }
+        session(session: SessionId) { session = Some(session) }
         /// Sets what the conversation shows; by default everything.
-        with_convert(convert: ConvertOptions) { convert = convert }
+        convert(convert: ConvertOptions) { convert = convert }
     }
 }
 
@@ -120,7 +120,7 @@ impl Documents {
         let mut combined = CombinedTranscript::new(serde_json::to_string(&self.root)?);
         for document in &self.below {
             let text = serde_json::to_string(document)?;
-            combined = combined.with_subagent(document.info.id.as_str(), text, None);
+            combined = combined.subagent(document.info.id.as_str(), text, None);
         }
         Ok(combined)
     }

@@ -181,7 +181,7 @@ impl SavedSessionData {
         let main = CombinedTranscript::new(self.raw_transcript.clone().unwrap_or_default());
         self.subagents.iter().fold(main, |combined, subagent| {
             let transcript = subagent.raw_transcript.clone().unwrap_or_default();
-            combined.with_subagent(subagent.id.as_str(), transcript, subagent.meta.clone())
+            combined.subagent(subagent.id.as_str(), transcript, subagent.meta.clone())
         })
     }
 

@@ -253,8 +253,8 @@ fn saved(session: &str, main: &str) -> SavedSessionData {
 async fn what_is_saved_is_kept_to_the_byte(shared: &dyn StoreUnderTest) {
     let store = shared.open().await;
     let mut full = saved("ses_1", &"a long transcript \u{1F980}\0\n".repeat(40_000));
-    full.refresh(full.transcript().with_subagent("sub_1", "ü".repeat(100_000), Some("meta".into())));
-    let empty = CombinedTranscript::new("").with_subagent("sub_2", "", None);
+    full.refresh(full.transcript().subagent("sub_1", "ü".repeat(100_000), Some("meta".into())));
+    let empty = CombinedTranscript::new("").subagent("sub_2", "", None);
     full.subagents.extend({
         let mut other = saved("ses_1", "");
         other.refresh(empty);
@@ -284,7 +284,7 @@ async fn what_is_saved_replaces_what_was(shared: &dyn StoreUnderTest) {
     let long = "0123456789".repeat(30_000);
     let with_subagent = |main: &str| {
         let mut data = saved("ses_1", main);
-        data.refresh(data.transcript().with_subagent("sub_1", main, None));
+        data.refresh(data.transcript().subagent("sub_1", main, None));
         data
     };
     let grown = format!("{long}and more");
@@ -309,7 +309,7 @@ async fn what_is_saved_replaces_what_was(shared: &dyn StoreUnderTest) {
     assert_eq!(one.saved(&"ses_1".into()).await.unwrap(), None);
     assert_eq!(one.saved_sessions().await.unwrap(), []);
     let mut again = saved("ses_1", "");
-    again.refresh(CombinedTranscript::new("").with_subagent("sub_1", "", None));
+    again.refresh(CombinedTranscript::new("").subagent("sub_1", "", None));
     one.put_saved(&again).await.unwrap();
     assert_eq!(other.saved(&"ses_1".into()).await.unwrap(), Some(again), "nothing of the old is left");
 }

@@ -299,7 +299,7 @@ impl Blow {
             documents.push(json!({"info": info, "messages": messages}).to_string());
         }
         let documents: Vec<&str> = documents.iter().map(String::as_str).collect();
-        let options = OpenCodeOptions::default().with_session(session.clone());
+        let options = OpenCodeOptions::default().session(session.clone());
         parse_opencode(&documents, &options).unwrap().state
     }
 

@@ -81,7 +81,7 @@ impl Recording {
         let subagents: Vec<_> = self
             .subagents
             .iter()
-            .map(|(id, text, meta)| SubagentFile::new(id, &text[..cut(text)]).with_meta(meta))
+            .map(|(id, text, meta)| SubagentFile::new(id, &text[..cut(text)]).meta(meta))
             .collect();
         let (files, malformed) = ClaudeFiles::decode(&self.main[..cut(&self.main)], &subagents);
         // The last line of each may be cut.
@@ -96,7 +96,7 @@ impl Recording {
     pub(crate) fn loaded(&self) -> SessionConversationState {
         let subagents = self.subagents.iter();
         let subagents: Vec<_> =
-            subagents.map(|(id, text, meta)| SubagentFile::new(id, text).with_meta(meta)).collect();
+            subagents.map(|(id, text, meta)| SubagentFile::new(id, text).meta(meta)).collect();
         self.good(parse_claude(&self.main, &subagents, ConvertOptions::default(), |_| {}).unwrap())
     }
 
@@ -183,7 +183,7 @@ fn one_document_holds_a_session_and_its_subagents() {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         let mut document = CombinedTranscript::new(text(&recording.main));
         for (id, transcript, meta) in &recording.subagents {
-            document = document.with_subagent(id, text(transcript), Some(text(meta)));
+            document = document.subagent(id, text(transcript), Some(text(meta)));
         }
         let json = document.to_json();
         assert_eq!(CombinedTranscript::find(&json).as_ref(), Some(&document));

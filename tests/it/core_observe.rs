@@ -712,7 +712,7 @@ fn a_change_names_its_message() {
 
 #[test]
 fn thinking_can_be_left_out_alike_however_it_comes() {
-    let options = ConvertOptions::default().with_thinking(Thinking::Omit);
+    let options = ConvertOptions::default().thinking(Thinking::Omit);
     let step = step(ROOT, "msg_1", 1);
     let thinking = |text: &str, end: Option<i64>| {
         part(&step, "prt_1", json!({"type": "reasoning", "text": text, "time": {"start": 1, "end": end}}))

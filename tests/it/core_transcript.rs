@@ -110,8 +110,7 @@ fn the_root_is_the_first_session_without_a_parent_unless_told() {
     };
     let log = format!("{child}\n{root}\n{}{}{}", said("ses_1"), said("ses_2"), said("ses_9"));
     check(&log, "ses_1", &[("main", "", 2), ("ses_2", "main", 1)]);
-    let of =
-        |session: &str| parse_opencode(&[&log], &OpenCodeOptions::default().with_session(session.into()));
+    let of = |session: &str| parse_opencode(&[&log], &OpenCodeOptions::default().session(session.into()));
     assert_eq!(of("ses_9").unwrap().state.blocks().len(), 1);
     assert!(matches!(of("ses_0"), Err(TranscriptError::UnknownSession(id)) if id.as_str() == "ses_0"));
 }
@@ -122,7 +121,7 @@ fn nothing_is_an_empty_conversation() {
         let transcript = parse_transcript(Architecture::OpenCode, nothing).unwrap();
         assert_eq!((transcript.root, transcript.state), (None, SessionConversationState::new()));
     }
-    let options = OpenCodeOptions::default().with_session("ses_1".into());
+    let options = OpenCodeOptions::default().session("ses_1".into());
     assert_eq!(parse_opencode(&["[]"], &options).unwrap().root, Some("ses_1".into()));
 }
 
@@ -169,7 +168,7 @@ fn what_is_no_transcript_is_an_error() {
     malformed("data: {\"type\":\"session.idle\",\"properties\":{}}\n", "properties");
     let second = parse_opencode(&["[]", "nonsense"], &OpenCodeOptions::default()).unwrap_err();
     assert!(matches!(second, TranscriptError::Unrecognised { document: 1, .. }));
-    let forced = OpenCodeOptions::default().with_format(OpenCodeFormat::Export);
+    let forced = OpenCodeOptions::default().format(OpenCodeFormat::Export);
     assert!(parse_opencode(&["[]"], &forced).is_err());
 }
 
@@ -178,8 +177,7 @@ fn thinking_can_be_left_out() {
     let list = json!([{"info": {"id": "msg_1", "sessionID": "ses_1", "role": "assistant", "time": {"created": 1, "completed": 2}},
         "parts": [{"id": "prt_1", "sessionID": "ses_1", "messageID": "msg_1", "type": "reasoning", "text": "hm"}]}]);
     let n_blocks = |thinking| {
-        let options =
-            OpenCodeOptions::default().with_convert(ConvertOptions::default().with_thinking(thinking));
+        let options = OpenCodeOptions::default().convert(ConvertOptions::default().thinking(thinking));
         parse_opencode(&[&list.to_string()], &options).unwrap().state.blocks().len()
     };
     assert_eq!((n_blocks(Thinking::Keep), n_blocks(Thinking::Omit)), (1, 0));
@@ -193,7 +191,7 @@ fn sessions_that_name_each_other_do_not_loop() {
         parse_opencode(&[&one.to_string(), &two.to_string()], &OpenCodeOptions::default()).unwrap();
     // Neither is without a parent, so there is no root to begin with.
     assert_eq!(transcript.root, None);
-    let options = OpenCodeOptions::default().with_session("ses_1".into());
+    let options = OpenCodeOptions::default().session("ses_1".into());
     let transcript = parse_opencode(&[&one.to_string(), &two.to_string()], &options).unwrap();
     assert_eq!(shape(&transcript.state)[1], ("prt_ses_1_task".to_owned(), "prt_ses_2_task".to_owned(), 0));
 }

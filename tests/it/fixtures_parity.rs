@@ -56,7 +56,7 @@ impl Fixture {
     }
 
     pub(crate) fn load(&self, documents: &[&str]) -> Transcript {
-        let options = OpenCodeOptions::default().with_session(self.sessions[0].id.clone());
+        let options = OpenCodeOptions::default().session(self.sessions[0].id.clone());
         let transcript =
             parse_opencode(documents, &options).unwrap_or_else(|error| panic!("{}: {error}", self.name));
         assert!(transcript.malformed.is_empty(), "{}: {:?}", self.name, transcript.malformed);

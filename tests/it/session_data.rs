@@ -17,7 +17,7 @@ fn recordings() -> Vec<(String, Architecture, CombinedTranscript, SessionConvers
         let mut lists = fixture.lists.iter().zip(&fixture.sessions);
         let mut combined = CombinedTranscript::new(lists.next().unwrap().0);
         for (list, session) in lists {
-            combined = combined.with_subagent(session.id.as_str(), list, None);
+            combined = combined.subagent(session.id.as_str(), list, None);
         }
         let loaded = fixture.listed();
         (fixture.name, Architecture::OpenCode, combined, loaded)
@@ -26,7 +26,7 @@ fn recordings() -> Vec<(String, Architecture, CombinedTranscript, SessionConvers
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         let mut combined = CombinedTranscript::new(text(&recording.main));
         for (id, transcript, meta) in &recording.subagents {
-            combined = combined.with_subagent(id, text(transcript), Some(text(meta)));
+            combined = combined.subagent(id, text(transcript), Some(text(meta)));
         }
         let loaded = recording.loaded();
         (recording.name, Architecture::ClaudeCode, combined, loaded)
@@ -107,8 +107,7 @@ fn what_cannot_be_loaded_says_why_and_is_kept() {
 #[test]
 fn the_json_is_flat_and_what_other_programs_write_is_read() {
     let line = r#"{"type":"user","uuid":"u1","timestamp":"2026-01-31T12:00:00Z","message":{"content":"Hi"}}"#;
-    let mut data =
-        saved(Architecture::ClaudeCode, CombinedTranscript::new(line).with_subagent("a1", "", None));
+    let mut data = saved(Architecture::ClaudeCode, CombinedTranscript::new(line).subagent("a1", "", None));
     data.listed.agent_profile_reference = "code-assistant".into();
     data.listed.status = SessionStatus::Running;
     data.listed.last_activity = Some(Millis::new(2));
@@ -214,7 +213,7 @@ fn arbitrary_data() -> impl Strategy<Value = SavedSessionData> {
             data.raw_transcript = main;
             for (id, transcript, meta) in subagents {
                 let mut one =
-                    saved(Architecture::OpenCode, CombinedTranscript::default().with_subagent(id, "", meta));
+                    saved(Architecture::OpenCode, CombinedTranscript::default().subagent(id, "", meta));
                 one.subagents[0].raw_transcript = transcript;
                 data.subagents.append(&mut one.subagents);
             }

@@ -223,7 +223,7 @@ fn judge(fake: &FakeOpenCode, heard: &Heard, asks: bool) -> Outcome {
     });
     let document =
         json!({"info": infos.iter().find(|info| info["id"] == session.as_str()), "messages": messages});
-    let options = OpenCodeOptions::default().with_session(session.clone());
+    let options = OpenCodeOptions::default().session(session.clone());
     let transcript = parse_opencode(&[&document.to_string()], &options).unwrap().state;
     let mut trouble = Vec::new();
     if infos.len() != 1 {

@@ -145,7 +145,7 @@ async fn judge(
     let info = server.get(&format!("/session/{session}")).await;
     let messages = server.get(&format!("/session/{session}/message")).await;
     let document = json!({"info": info, "messages": messages}).to_string();
-    let options = OpenCodeOptions::default().with_session(session.clone());
+    let options = OpenCodeOptions::default().session(session.clone());
     let transcript = parse_opencode(&[&document], &options).unwrap().state;
     let answers = |step: usize| heard.done.iter().filter(move |(done, ..)| *done == step);
     let may_be_lost = fate == Server::Dies;

@@ -103,7 +103,7 @@ fn a_prompt_that_is_sent_again_keeps_its_place() {
 fn thinking_can_be_left_out_of_both() {
     let thought = TEXT.replace(r#""type":"text","text""#, r#""type":"thinking","thinking""#);
     let delta = DELTA.replace("text_delta", "thinking_delta").replace(r#""text":"Hi"#, r#""thinking":"Hi"#);
-    let mut mirror = SessionMirror::new(ConvertOptions::default().with_thinking(Thinking::Omit));
+    let mut mirror = SessionMirror::new(ConvertOptions::default().thinking(Thinking::Omit));
     let mut state = SessionConversationState::new();
     fold(&mut state, &mut mirror, &[PROMPT, START, BLOCK, &delta, &thought]);
     assert_eq!(state.blocks().len(), 1);
@@ -117,7 +117,7 @@ fn what_is_broken_is_told_beside_what_is_good() {
     text.extend(b"\xff\xfe\n");
     text.extend(on_disk().bytes());
     text.extend(b"\n{\"type\":\"assist");
-    let subagent = SubagentFile::new("agent-x", b"{}").with_meta(b"[]");
+    let subagent = SubagentFile::new("agent-x", b"{}").meta(b"[]");
     let (files, malformed) = ClaudeFiles::decode(&text, &[subagent]);
     let places: Vec<_> = malformed.iter().map(|bad| (bad.document, bad.line)).collect();
     assert_eq!(places, [(0, Some(2)), (0, Some(4)), (0, Some(6)), (1, None), (1, Some(1))]);
@@ -175,7 +175,7 @@ fn subagents_are_found_in_every_layout() {
     let beside = SubagentFile::new("agent-abc", subagent.as_bytes());
     check(&of(&[SubagentFile::new("agent-w", warm_up.as_bytes()), beside]), "2.0");
     // Now a meta file names the call.
-    check(&of(&[beside.with_meta(br#"{"toolUseId":"toolu_1"}"#)]), "2.1");
+    check(&of(&[beside.meta(br#"{"toolUseId":"toolu_1"}"#)]), "2.1");
 }
 
 #[test]

@@ -26,7 +26,7 @@ impl<'a> SubagentFile<'a> {
 
     /// Adds the meta file that stands beside it.
     #[must_use]
-    pub fn with_meta(self, meta: &'a [u8]) -> Self {
+    pub fn meta(self, meta: &'a [u8]) -> Self {
         Self { meta: Some(meta), ..self }
     }
 }

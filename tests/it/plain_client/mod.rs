@@ -50,7 +50,7 @@ fn loaded(fixture: &Fixture) -> (Vec<ConversationEvent>, SessionConversationStat
 }
 
 fn parsed(fixture: &Fixture, documents: &[&str]) -> (Vec<ConversationEvent>, SessionConversationState) {
-    let options = OpenCodeOptions::default().with_session(fixture.sessions[0].id.clone());
+    let options = OpenCodeOptions::default().session(fixture.sessions[0].id.clone());
     let mut events = Vec::new();
     let transcript = parse_opencode_events(documents, &options, |event| events.push(event.clone())).unwrap();
     (events, transcript.state)

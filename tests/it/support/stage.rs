@@ -172,7 +172,7 @@ pub(crate) fn transcript(fake: &FakeOpenCode, root: &SessionId) -> SessionConver
         })
         .collect();
     let documents: Vec<&str> = documents.iter().map(String::as_str).collect();
-    let options = OpenCodeOptions::default().with_session(root.clone());
+    let options = OpenCodeOptions::default().session(root.clone());
     parse_opencode(&documents, &options).unwrap().state
 }
 
