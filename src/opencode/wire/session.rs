@@ -153,17 +153,17 @@ impl SessionStatus {
 
 impl Scan for SessionStatus {
     fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
-        let status = match cursor.tag("type")? {
-            "idle" => Self::Idle,
-            "busy" => Self::Busy,
-            _ => return None,
-        };
-        let mut kind: Option<String> = None;
-        cursor.fields(|name, cursor| match name {
-            "type" => cursor.once(&mut kind),
-            _ => None,
+        let mut status = None;
+        cursor.fields(|name, cursor| {
+            let is_first = name == "type" && status.is_none();
+            status = match cursor.plain().filter(|_| is_first)? {
+                "idle" => Some(Self::Idle),
+                "busy" => Some(Self::Busy),
+                _ => return None,
+            };
+            Some(())
         })?;
-        Some(status)
+        status
     }
 }
 
