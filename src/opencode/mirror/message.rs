@@ -144,17 +144,16 @@ impl MessageLog {
                 .is_none_or(|old| progress_of_step(old) < progress_of_step(new))
         });
         let parts_differ = old.is_none_or(|old| shows_in_parts(old) != shows_in_parts(&info));
+        let was_completed = self.is_completed();
         self.info = Some(info.into_owned());
         self.view = OnceLock::new();
-        if self.is_completed() {
+        let is_completed = self.is_completed();
+        if is_completed {
             self.early.clear();
             self.parts.values_mut().for_each(|log| log.forget_streamed());
         }
-        if parts_differ {
-            self.show(converter, effects);
-        } else {
-            self.show_whole(converter, effects);
-        }
+        let ended = was_completed != is_completed;
+        self.show(|log| parts_differ || (ended && log.is_unfinished()), converter, effects);
         true
     }
 
@@ -293,15 +292,20 @@ impl MessageLog {
         emit(&mut self.whole, false, Vec::new(), effects);
     }
 
-    /// Emits what differs from what was shown, in the order of the thread, for clients that do not look at a block's place: a
-    /// prompt comes before its parts, a step's error after them.
-    fn show(&mut self, converter: Converter<'_>, effects: &mut Effects) {
+    /// Emits what differs from what was shown of the message and of these parts, in the order of the thread, for clients that do
+    /// not look at a block's place: a prompt comes before its parts, a step's error after them.
+    fn show(
+        &mut self,
+        may_differ: impl Fn(&PartLog) -> bool,
+        converter: Converter<'_>,
+        effects: &mut Effects,
+    ) {
         let is_step = self.step().is_some();
         if !is_step {
             self.show_whole(converter, effects);
         }
         let Some(info) = &self.info else { return };
-        for log in self.parts.values_mut() {
+        for log in self.parts.values_mut().filter(|log| may_differ(log)) {
             log.show(info, converter, effects);
         }
         if is_step {
@@ -315,7 +319,7 @@ impl MessageLog {
         for log in self.parts.values_mut() {
             log.shown.clear();
         }
-        self.show(converter, effects);
+        self.show(|_| true, converter, effects);
     }
 
     fn show_whole(&mut self, converter: Converter<'_>, effects: &mut Effects) {
@@ -345,6 +349,11 @@ fn is_running_tool(part: &Part) -> bool {
 impl PartLog {
     fn is_background(&self) -> bool {
         matches!(&self.part.body, PartBody::Tool(tool) if tool.is_background_task())
+    }
+
+    /// Whether it has no end of its own, so that the end of its message shows in its block.
+    fn is_unfinished(&self) -> bool {
+        is_running_tool(&self.part) || text(&self.part).is_some_and(|text| text.end.is_none())
     }
 
     fn new(part: Part) -> Self {

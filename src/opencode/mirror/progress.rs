@@ -99,10 +99,8 @@ pub(super) fn is_older(new: &MessageInfo, old: &MessageInfo) -> bool {
     }
 }
 
-/// What of a message shows in the blocks of its parts.
+/// What of a message shows in the blocks of its parts. Whether it is complete shows only in those that have no end of their own.
 pub(super) fn shows_in_parts(info: &MessageInfo) -> impl PartialEq + '_ {
-    let step = info
-        .as_assistant()
-        .map(|step| (step.time.completed.is_some(), &step.model_id, &step.provider_id, step.summary));
+    let step = info.as_assistant().map(|step| (&step.model_id, &step.provider_id, step.summary));
     (info.time().created, step)
 }
