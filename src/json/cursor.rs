@@ -236,20 +236,19 @@ impl<'a> Cursor<'a> {
 fn ordinary(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::MAX / 255;
     const HIGHS: u64 = ONES << 7;
-    let mut at = 0;
-    while let Some((word, _)) = bytes.get(at..).and_then(|rest| rest.split_first_chunk()) {
+    let (words, rest) = bytes.as_chunks();
+    for (index, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
-        // The first byte of which the highest bit becomes set is the first that is below 0x20, or one of the two. Behind it a borrow
-        // may have set others.
-        let quote = (word ^ (ONES * u64::from(b'"'))).wrapping_sub(ONES);
+        // The first byte of which the highest bit becomes set is the first that is one of those. Behind it a borrow may have set
+        // others. With its second bit flipped a quotation mark is 0x20, which comes right after what may not be in a string.
+        let quote_or_control = (word ^ (ONES * 0x02)).wrapping_sub(ONES * 0x21);
         let backslash = (word ^ (ONES * u64::from(b'\\'))).wrapping_sub(ONES);
-        let found = (word.wrapping_sub(ONES * 0x20) | quote | backslash) & !word & HIGHS;
+        let found = (quote_or_control | backslash) & !word & HIGHS;
         if found != 0 {
-            return at + found.trailing_zeros() as usize / 8;
+            return index * 8 + found.trailing_zeros() as usize / 8;
         }
-        at += 8;
     }
-    at + ordinary_at_end(&bytes[at..])
+    words.len() * 8 + ordinary_at_end(rest)
 }
 
 /// As [`ordinary`], for the last bytes of a text.
