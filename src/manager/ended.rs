@@ -36,9 +36,13 @@ impl Inner {
         unprepared: Unprepared,
     ) -> PromptError {
         let Unprepared { ended, cause } = unprepared;
-        let is_reached = cause.as_ref().is_none_or(|cause| cause.kind() != AgentErrorKind::Unreachable);
+        let is_unreachable = cause.as_ref().is_some_and(|cause| cause.kind() == AgentErrorKind::Unreachable);
         let ended = match ended {
-            Ended::Limit(limit) if limit != Limit::Deadline && is_reached => {
+            Ended::Limit(Limit::Deadline) => ended,
+            // An agent that cannot be reached is down, not busy.
+            Ended::Limit(Limit::Contact) => Ended::NotDelivered,
+            Ended::Limit(_) if is_unreachable => Ended::NotDelivered,
+            Ended::Limit(limit) => {
                 let (task, allowed) = (session.meta().task_id, limits.allowed(limit));
                 return PromptError::NotAtRest {
                     session: session.id.clone(),
@@ -48,8 +52,6 @@ impl Inner {
                     source: cause,
                 };
             }
-            // An agent that cannot be reached is down, not busy.
-            Ended::Limit(limit) if limit != Limit::Deadline => Ended::NotDelivered,
             ended => ended,
         };
         self.not_started(session, limits, Execution { cause, ..Execution::new(ended, Delivery::NotSent) })
