@@ -43,7 +43,9 @@ mod manager_cost;
 mod manager_deadlines;
 #[cfg(feature = "test-util")]
 mod manager_delivery;
+#[cfg(feature = "test-util")]
 mod manager_desk;
+#[cfg(feature = "test-util")]
 mod manager_errors;
 #[cfg(feature = "test-util")]
 mod manager_line;
@@ -81,6 +83,7 @@ mod real;
 mod real_diff;
 #[cfg(feature = "test-util")]
 mod real_hostile;
+#[cfg(feature = "test-util")]
 mod real_manager;
 #[cfg(feature = "test-util")]
 mod real_releases;
