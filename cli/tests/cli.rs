@@ -30,7 +30,7 @@ use tokio::{
 };
 
 /// How long a program may take before something is wrong with it.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(400);
 
 /// How a program ended.
 struct Ended {
