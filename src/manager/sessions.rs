@@ -119,7 +119,7 @@ impl ConversationManager {
     /// The conversation of a session as it is now, and every update from now on.
     ///
     /// Any number of readers may watch a session, each at its own pace: one that is too slow misses updates and is given the state
-    /// instead ([`Update::Missed`]). The updates end when the session is forgotten.
+    /// instead ([`Update::Missed`](super::Update::Missed)). The updates end when the session is forgotten.
     ///
     /// # Errors
     /// If the manager does not know the session.
