@@ -151,7 +151,7 @@ impl Host {
         timeout(LIMIT, self.child.wait()).await.expect("Claude Code ends").expect("wait for Claude Code");
     }
 
-    /// Kills it; what it had said and nobody read is lost.
+    /// Kills it; what it had said and was not read is lost.
     pub(crate) async fn kill(&mut self) {
         self.child.kill().await.expect("kill Claude Code");
     }

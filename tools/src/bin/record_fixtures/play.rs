@@ -22,6 +22,22 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
     // Without a title the server asks the model for one, which only one scenario wants.
     let session = if name == "plain" { json!({}) } else { json!({"title": name}) };
     stage.session(session).await;
+    if without_idle(name, stage).await {
+        return;
+    }
+    let is_played = one_script(name, stage).await
+        || subagents(name, stage).await
+        || other_requests(name, stage).await
+        || aborts_and_errors(name, stage).await
+        || compactions(name, stage).await
+        || asks(name, stage).await
+        || several_prompts(name, stage).await;
+    assert!(is_played, "every scenario has its play");
+    stage.idle().await;
+}
+
+/// Scenarios in which the model plays one script to its end. Returns false if `name` is none of them.
+async fn one_script(name: &str, stage: &mut Stage) -> bool {
     match name {
         "plain" => stage.prompt("Say hello.").await,
         "tools" => {
@@ -50,6 +66,36 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             ]);
             stage.script("Fail a little.", steps).await;
         }
+        "tool_attachment" => {
+            let image = BASE64_STANDARD.decode(&PIXEL["data:image/png;base64,".len()..]);
+            fs::write(stage.file("pixel.png"), image.unwrap_or_default()).unwrap_or_default();
+            let read = tool("read", &json!({"filePath": stage.file("pixel.png")}));
+            stage.script("Look.", json!([{"tools": [read]}, {"text": "A pixel."}])).await;
+        }
+        "retry_rate_limit" => {
+            let error = json!({"status": 429, "times": 1, "headers": {"retry-after": "1"}});
+            stage.script("Fail once.", json!([{"text": "Answer at last.", "error": error}])).await;
+        }
+        "retry_partial" => {
+            let body =
+                json!({"error": {"message": "Overloaded", "type": "server_error", "code": "server_error"}});
+            let error = json!({"status": 200, "times": 1, "body": body});
+            stage.script("Fail once.", json!([{"reasoning": "let me see", "text": "All of the answer.", "chunkMs": 20, "error": error}])).await;
+        }
+        "finish_unknown" => {
+            stage.script("Break off.", json!([{"text": "Broken", "drop": true}, {"text": "Whole."}])).await;
+        }
+        "finish_length" => {
+            stage.script("Talk.", json!([{"text": "Cut off here", "finish": "length"}])).await;
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Scenarios with subagents that run to their end. Returns false if `name` is none of them.
+async fn subagents(name: &str, stage: &mut Stage) -> bool {
+    match name {
         "subagent" => {
             let child =
                 prompt("Look around.", json!([{"tools": [bash("echo child")]}, {"text": "Child is done."}]));
@@ -76,6 +122,66 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             let child = prompt("Fail.", json!([{"error": {"status": 400}}]));
             stage.script("Ask.", json!([{"tools": [task("fail", &child)]}, {"text": "It failed."}])).await;
         }
+        "resumed_task" => {
+            let first = prompt("Begin.", json!([{"text": "Begun."}]));
+            stage.script("Ask.", json!([{"tools": [task("begin", &first)]}, {"text": "First done."}])).await;
+            let part =
+                stage.part(|part| part["tool"] == "task" && part["state"]["status"] == "completed").await;
+            stage.settle().await;
+            let mut call = task("go on", &prompt("Go on.", json!([{"text": "Went on."}])));
+            call["args"]["task_id"] = part["state"]["metadata"]["sessionId"].clone();
+            stage.script("Ask again.", json!([{"tools": [call]}, {"text": "Second done."}])).await;
+        }
+        "background_subagent" => {
+            let child = prompt("Work.", json!([{"text": "Worked.", "gateBefore": "work"}]));
+            let mut call = task("work", &child);
+            call["args"]["background"] = json!(true);
+            stage
+                .script("Ask.", json!([{"tools": [call]}, {"text": "It works on."}, {"text": "It is done."}]))
+                .await;
+            stage.idle().await;
+            stage.note("the gate of the child opens after the parent's first idle");
+            stage.model.open_gate("work");
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Scenarios whose request is more, or other, than a text. Returns false if `name` is none of them.
+async fn other_requests(name: &str, stage: &mut Stage) -> bool {
+    match name {
+        "subtask" => {
+            let prompt = prompt("Look around.", json!([{"text": "Child is done."}]));
+            let part =
+                json!({"type": "subtask", "description": "look", "agent": "general", "prompt": prompt});
+            stage.prompt_parts(json!([part])).await;
+        }
+        "shell" => {
+            let body = json!({"agent": "build", "command": "echo hi", "model": {"providerID": "mock", "modelID": "m"}});
+            stage.act("/session/{root}/shell", body).await;
+        }
+        "unknown_model" => {
+            let model = json!({"providerID": "mock", "modelID": "none"});
+            stage.prompt_body(json!({"model": model, "parts": [{"type": "text", "text": "Hello."}]})).await;
+        }
+        "attachments" => {
+            let file = format!("file://{}", stage.server.project(0).join("notes.txt").display());
+            let parts = json!([
+                {"type": "text", "text": "Look at these."},
+                {"type": "file", "mime": "text/plain", "filename": "notes.txt", "url": file},
+                {"type": "file", "mime": "image/png", "filename": "pixel.png", "url": PIXEL},
+            ]);
+            stage.prompt_parts(parts).await;
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Scenarios in which the turn is aborted or fails. Returns false if `name` is none of them.
+async fn aborts_and_errors(name: &str, stage: &mut Stage) -> bool {
+    match name {
         "abort_text" => {
             stage
                 .script("Talk.", json!([{"text": "one two three four five six", "gateMiddle": "never"}]))
@@ -99,47 +205,11 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             stage.act("/session/{root}/abort", json!({})).await;
             stage.idle().await;
         }
-        "provider_error" => {
-            stage.script("Fail.", json!([{"error": {"status": 400}}])).await;
-            stage.idle().await;
-        }
-        "retry_rate_limit" => {
-            let error = json!({"status": 429, "times": 1, "headers": {"retry-after": "1"}});
-            stage.script("Fail once.", json!([{"text": "Answer at last.", "error": error}])).await;
-        }
-        "retry_partial" => {
-            let body =
-                json!({"error": {"message": "Overloaded", "type": "server_error", "code": "server_error"}});
-            let error = json!({"status": 200, "times": 1, "body": body});
-            stage.script("Fail once.", json!([{"reasoning": "let me see", "text": "All of the answer.", "chunkMs": 20, "error": error}])).await;
-        }
-        "tool_attachment" => {
-            let image = BASE64_STANDARD.decode(&PIXEL["data:image/png;base64,".len()..]);
-            fs::write(stage.file("pixel.png"), image.unwrap_or_default()).unwrap_or_default();
-            let read = tool("read", &json!({"filePath": stage.file("pixel.png")}));
-            stage.script("Look.", json!([{"tools": [read]}, {"text": "A pixel."}])).await;
-        }
-        "subtask" => {
-            let prompt = prompt("Look around.", json!([{"text": "Child is done."}]));
-            let part =
-                json!({"type": "subtask", "description": "look", "agent": "general", "prompt": prompt});
-            stage.prompt_parts(json!([part])).await;
-        }
-        "shell" => {
-            let body = json!({"agent": "build", "command": "echo hi", "model": {"providerID": "mock", "modelID": "m"}});
-            stage.act("/session/{root}/shell", body).await;
-        }
         "abort_retry" => {
             let error = json!({"status": 429, "headers": {"retry-after": "60"}});
             stage.script("Fail.", json!([{"error": error}])).await;
             stage.wait_for("session.status", |properties| properties["status"]["type"] == "retry").await;
             stage.act("/session/{root}/abort", json!({})).await;
-        }
-        "lost_prompt" => {
-            stage.script("Fail.", json!([{"error": {"status": 400}}])).await;
-            stage.wait_for("session.error", |_| true).await;
-            stage.script("Lost.", json!([{"text": "Never said."}])).await;
-            stage.idle().await;
         }
         "prompt_in_abort" => {
             stage.script("Wait.", json!([{"tools": [bash("echo begun; sleep 60")]}])).await;
@@ -154,15 +224,24 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             let (aborted, ()) = tokio::join!(abort.send(), prompt);
             drop(aborted);
         }
-        "unknown_model" => {
-            let model = json!({"providerID": "mock", "modelID": "none"});
-            stage.prompt_body(json!({"model": model, "parts": [{"type": "text", "text": "Hello."}]})).await;
+        "provider_error" => {
+            stage.script("Fail.", json!([{"error": {"status": 400}}])).await;
+            stage.idle().await;
         }
-        "unknown_agent" => {
-            stage.prompt_body(json!({"agent": "none", "parts": [{"type": "text", "text": "Hello."}]})).await;
+        "lost_prompt" => {
+            stage.script("Fail.", json!([{"error": {"status": 400}}])).await;
             stage.wait_for("session.error", |_| true).await;
-            return;
+            stage.script("Lost.", json!([{"text": "Never said."}])).await;
+            stage.idle().await;
         }
+        _ => return false,
+    }
+    true
+}
+
+/// Scenarios in which the conversation is summarised. Returns false if `name` is none of them.
+async fn compactions(name: &str, stage: &mut Stage) -> bool {
+    match name {
         "compaction_answer" | "compaction_failed" => {
             if name == "compaction_failed" {
                 stage.model.set_compaction(Step::error(400));
@@ -191,6 +270,14 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             stage.quiet().await;
             stage.script("Go on.", json!([{"text": "Going on."}])).await;
         }
+        _ => return false,
+    }
+    true
+}
+
+/// Scenarios in which a person is asked. Returns false if `name` is none of them.
+async fn asks(name: &str, stage: &mut Stage) -> bool {
+    match name {
         "permission_allowed" | "permission_rejected" | "permission_corrected" | "permission_child" => {
             let tools = json!([{"text": "May I?", "tools": [bash("touch asked")]}, {"text": "Done."}]);
             if name == "permission_child" {
@@ -224,15 +311,14 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
                 stage.act(&format!("/question/{id}/reject"), json!({})).await;
             }
         }
-        "attachments" => {
-            let file = format!("file://{}", stage.server.project(0).join("notes.txt").display());
-            let parts = json!([
-                {"type": "text", "text": "Look at these."},
-                {"type": "file", "mime": "text/plain", "filename": "notes.txt", "url": file},
-                {"type": "file", "mime": "image/png", "filename": "pixel.png", "url": PIXEL},
-            ]);
-            stage.prompt_parts(parts).await;
-        }
+        _ => return false,
+    }
+    true
+}
+
+/// Scenarios of several prompts. Returns false if `name` is none of them.
+async fn several_prompts(name: &str, stage: &mut Stage) -> bool {
+    match name {
         "follow_up" => {
             stage
                 .script(
@@ -250,16 +336,6 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             stage.part(|part| part["text"].as_str().is_some_and(|text| text.starts_with("Second."))).await;
             stage.model.open_gate("go");
         }
-        "resumed_task" => {
-            let first = prompt("Begin.", json!([{"text": "Begun."}]));
-            stage.script("Ask.", json!([{"tools": [task("begin", &first)]}, {"text": "First done."}])).await;
-            let part =
-                stage.part(|part| part["tool"] == "task" && part["state"]["status"] == "completed").await;
-            stage.settle().await;
-            let mut call = task("go on", &prompt("Go on.", json!([{"text": "Went on."}])));
-            call["args"]["task_id"] = part["state"]["metadata"]["sessionId"].clone();
-            stage.script("Ask again.", json!([{"tools": [call]}, {"text": "Second done."}])).await;
-        }
         "repeated_call_ids" => {
             let call = |command: &str| {
                 let mut call = bash(command);
@@ -273,6 +349,23 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             stage
                 .script("And again.", json!([{"tools": [call("echo three")]}, {"text": "Done again."}]))
                 .await;
+        }
+        "blank_text" => {
+            let steps = json!([
+                {"text": "a\nb\n\n  c"},
+            ]);
+            stage.script("Blanks.", steps).await;
+            stage.settle().await;
+            stage.script("More blanks.", json!([{"text": "\n", "tools": [bash("echo 1")]}, {}])).await;
+        }
+        "foreign_session" => {
+            let root = stage.root.clone();
+            let other = stage.session(json!({"title": "another"})).await;
+            let parts = |words: &str, steps: Value| json!([{"type": "text", "text": prompt(words, steps)}]);
+            let steps = json!([{"text": "Mine.", "tools": [bash("echo mine")]}, {"text": "Mine done.", "chunkMs": 30}]);
+            stage.prompt_session(&root, parts("Mine.", steps)).await;
+            let steps = json!([{"text": "Other.", "tools": [bash("echo other")]}, {"text": "Other done.", "chunkMs": 30}]);
+            stage.prompt_session(&other, parts("Other.", steps)).await;
         }
         "revert" => {
             stage.script("First.", json!([{"text": "First answer."}])).await;
@@ -289,6 +382,18 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             stage.act("/session/{root}/revert", json!({"messageID": second})).await;
             stage.quiet().await;
             stage.script("Third.", json!([{"text": "Third answer."}])).await;
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Scenarios that do not end with an idle session. Returns false if `name` is none of them.
+async fn without_idle(name: &str, stage: &mut Stage) -> bool {
+    match name {
+        "unknown_agent" => {
+            stage.prompt_body(json!({"agent": "none", "parts": [{"type": "text", "text": "Hello."}]})).await;
+            stage.wait_for("session.error", |_| true).await;
         }
         "delete_part" => {
             stage.script("First.", json!([{"reasoning": "hm", "text": "First answer."}])).await;
@@ -308,56 +413,19 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
             let last = path(3);
             stage.delete(&thinking).await;
             stage.delete(&last).await;
-            return;
         }
         "killed" => {
             let step = json!({"text": "Waiting.", "tools": [bash("echo begun; sleep 60")]});
             stage.script("Wait.", json!([step])).await;
             stage.part(has_begun).await;
             stage.crash_and_restart().await;
-            return;
         }
         "killed_text" => {
             stage.script("Talk.", json!([{"text": "one two three four five", "gateMiddle": "never"}])).await;
             stage.wait_for("message.part.delta", |properties| properties["delta"] == "two ").await;
             stage.crash_and_restart().await;
-            return;
         }
-        "finish_unknown" => {
-            stage.script("Break off.", json!([{"text": "Broken", "drop": true}, {"text": "Whole."}])).await;
-        }
-        "finish_length" => {
-            stage.script("Talk.", json!([{"text": "Cut off here", "finish": "length"}])).await;
-        }
-        "blank_text" => {
-            let steps = json!([
-                {"text": "a\nb\n\n  c"},
-            ]);
-            stage.script("Blanks.", steps).await;
-            stage.settle().await;
-            stage.script("More blanks.", json!([{"text": "\n", "tools": [bash("echo 1")]}, {}])).await;
-        }
-        "foreign_session" => {
-            let root = stage.root.clone();
-            let other = stage.session(json!({"title": "another"})).await;
-            let parts = |words: &str, steps: Value| json!([{"type": "text", "text": prompt(words, steps)}]);
-            let steps = json!([{"text": "Mine.", "tools": [bash("echo mine")]}, {"text": "Mine done.", "chunkMs": 30}]);
-            stage.prompt_session(&root, parts("Mine.", steps)).await;
-            let steps = json!([{"text": "Other.", "tools": [bash("echo other")]}, {"text": "Other done.", "chunkMs": 30}]);
-            stage.prompt_session(&other, parts("Other.", steps)).await;
-        }
-        "background_subagent" => {
-            let child = prompt("Work.", json!([{"text": "Worked.", "gateBefore": "work"}]));
-            let mut call = task("work", &child);
-            call["args"]["background"] = json!(true);
-            stage
-                .script("Ask.", json!([{"tools": [call]}, {"text": "It works on."}, {"text": "It is done."}]))
-                .await;
-            stage.idle().await;
-            stage.note("the gate of the child opens after the parent's first idle");
-            stage.model.open_gate("work");
-        }
-        _ => unreachable!("every scenario has its play"),
+        _ => return false,
     }
-    stage.idle().await;
+    true
 }

@@ -37,7 +37,7 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) async fn version_of(executable: &Path) -> String {
-        // It must not touch the HOME of whoever records.
+        // It must not touch the real HOME.
         let home = tempfile::tempdir().expect("make a HOME");
         let mut command = Command::new(executable);
         let output =
