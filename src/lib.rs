@@ -13,12 +13,15 @@ pub mod claude;
 mod conversation;
 #[cfg(feature = "client")]
 mod count;
+#[cfg(feature = "client")]
+mod deadline;
 mod directory;
 mod error;
 #[cfg(feature = "client")]
 pub mod guide;
 mod ids;
 mod json;
+mod lock;
 #[cfg(feature = "client")]
 mod manager;
 pub mod markdown;

@@ -15,9 +15,9 @@ use crate::style::Style;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are no others")]
 pub enum Colours {
-    /// They may be.
+    /// The text may hold this program's colours, which are kept.
     Kept,
-    /// There are none: whatever looks like one is somebody else's.
+    /// All escape sequences in the text are a model's or a file's, and are taken out.
     None,
 }
 
@@ -61,7 +61,7 @@ pub fn redraw(n_live: &mut usize, scrolled: &[String], live: &[String]) {
 
 /// Prints a line on standard error.
 pub fn complain(line: &str) {
-    // Where it cannot be written, nobody reads it.
+    // Without standard error there is no reader.
     let _ = writeln!(stderr().lock(), "{}", filtered(line, Colours::None).replace('\n', " "));
 }
 
@@ -108,7 +108,7 @@ pub fn filtered(text: &str, colours: Colours) -> String {
     shown
 }
 
-/// Text on which somebody decides: in full, with everything that does not show, or shows elsewhere, spelled out.
+/// Text on which a person decides: in full, with everything that does not show, or shows elsewhere, spelled out.
 pub fn spelled_out(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {

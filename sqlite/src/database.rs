@@ -123,7 +123,7 @@ impl Database {
     /// Does what many calls want in one transaction, in which each of them may fail on its own, and tells them when it is on disk.
     pub(crate) fn together(&mut self, calls: Vec<Call>) {
         let is_alone = calls.len() == 1;
-        // What only reads is not kept from it by somebody who writes.
+        // A call that only reads need not wait for another program that writes.
         if is_alone || self.connection.execute_batch("BEGIN IMMEDIATE").is_err() {
             return calls.into_iter().for_each(|call| call(self)(Ok(())));
         }

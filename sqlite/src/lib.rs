@@ -26,7 +26,7 @@ use crate::database::{Database, Failure};
 /// What the thread of a store is asked to do. What came of it is told once it is on disk.
 type Call = Box<dyn FnOnce(&mut Database) -> Answer + Send>;
 
-/// Tells whoever called, unless what was written could not be committed.
+/// Tells the caller what came of it: an error if what was written could not be committed.
 type Answer = Box<dyn FnOnce(Result<(), &Failure>)>;
 
 /// This many calls are written at once, so that the last one need not wait for long before the first is told.
@@ -65,7 +65,7 @@ impl SqliteStore {
         let thread = std::thread::Builder::new().name("sqlite-store".to_owned()).spawn(move || {
             match Database::open(&in_thread, &options) {
                 Ok(mut database) => {
-                    // Whoever opened it may have gone away.
+                    // The caller of `open` may have gone away.
                     drop(opened.send(Ok(())));
                     while let Ok(call) = inbox.recv() {
                         let waiting = inbox.try_iter().take(BATCH - 1);
@@ -95,7 +95,7 @@ impl SqliteStore {
             let done = work(database);
             Box::new(move |committed| {
                 let told = done.and_then(|done| committed.map(|()| done).map_err(Failure::again));
-                // Whoever called may have gone away.
+                // The caller may have gone away.
                 drop(sender.send(told));
             })
         });

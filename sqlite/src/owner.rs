@@ -1,7 +1,7 @@
 //! Which handles are alive.
 //!
 //! Every handle holds a lock on a file of its own beside the database. The operating system takes the lock away when the process
-//! ends, however that happens, and only then. So whoever gets the lock of another handle knows that it is dead.
+//! ends, however that happens, and only then. So a handle that gets the lock of another knows that the other is dead.
 
 use std::{
     ffi::OsString,

@@ -192,15 +192,6 @@ impl Ask {
         Err(InvalidInput::new("decision", rule))
     }
 
-    /// Whether the agent does not get what it asks for: a tool may not run, the turn ends, or the model's questions are left to itself.
-    pub fn is_refused_by(&self, decision: &Decision) -> bool {
-        match decision {
-            Decision::Reject(_) | Decision::FailTurn => true,
-            Decision::Answer(_) => *decision == self.decline(),
-            Decision::AllowOnce | Decision::AllowAlways => false,
-        }
-    }
-
     fn answer_all(&self, words: &str) -> Decision {
         Decision::Answer(self.questions().iter().map(|_| vec![words.to_owned()]).collect())
     }

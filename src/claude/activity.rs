@@ -40,10 +40,10 @@ pub(super) struct Activity {
     tasks: BTreeSet<AgentId>,
     /// The request to the provider that is about to be repeated.
     retry: Option<ApiRetry>,
-    /// Requests that nobody has looked at, and those that were withdrawn.
+    /// Requests since the last [`Activity::see`], and those that were withdrawn since.
     asks: Vec<ControlRequest>,
     withdrawn: Vec<RequestId>,
-    /// Lines of the turn that its caller may want to see, and how many of them nobody has looked at.
+    /// Lines of the turn that its caller may want to see, and how many of them [`Activity::see`] has returned.
     pub(super) messages: Vec<Arc<StreamMessage>>,
     n_seen: usize,
     /// How often something happened that brings the turn forward.
@@ -81,7 +81,7 @@ pub(super) enum Waiting {
     Model,
 }
 
-/// What happened since somebody looked last.
+/// What happened since the last [`Activity::see`].
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) waiting: Waiting,
@@ -95,7 +95,7 @@ pub(super) struct Seen {
 }
 
 impl Activity {
-    /// Looks at what happened since somebody looked last.
+    /// Returns what happened since the last call.
     pub(super) fn see(&mut self) -> Seen {
         let messages = self.messages.get(self.n_seen..).unwrap_or_default().to_vec();
         self.n_seen = self.messages.len();

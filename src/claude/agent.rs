@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     process::Stdio,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
 };
 
@@ -30,6 +30,7 @@ use crate::{
     directory::Directory,
     error::InvalidInput,
     ids::SessionId,
+    lock::lock,
     transcript::Architecture,
     wall_clock::now,
 };
@@ -97,7 +98,7 @@ impl ClaudeCode {
 
 impl Shared {
     fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, Weak<ClaudeSession>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sessions)
     }
 }
 

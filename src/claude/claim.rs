@@ -20,7 +20,7 @@ use crate::ids::SessionId;
 /// How often a lock that is held, or a process that is waited for, is looked at.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// A session that nobody else works with, for as long as this is kept.
+/// Ownership of a session: no other owner works with it for as long as this is kept.
 #[derive(Debug)]
 pub(super) struct Claim {
     file: File,
@@ -48,7 +48,7 @@ impl Claim {
         }
     }
 
-    /// Whether nobody works with a session now, and nothing runs that its last owner left behind.
+    /// Whether a session has no owner now, and its last owner left no process behind.
     pub(super) fn is_free(path: &Path, session: &SessionId) -> bool {
         let Ok(Some(mut claim)) = Self::try_take(path) else { return false };
         claim.process().is_none_or(|process| !is_running(process, session))

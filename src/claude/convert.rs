@@ -29,7 +29,7 @@ const NO_RESPONSE: &str = "No response requested.";
 /// What the text of a user line is.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Meaning {
-    /// Somebody's words.
+    /// What a user wrote.
     Prompt(String),
     /// For the model only.
     Hidden,

@@ -59,14 +59,14 @@ pub enum ClaudeError {
         /// The oldest that can do what is needed.
         needed: Version,
     },
-    /// Nobody is logged in, or the key is refused.
+    /// The executable is not logged in, or the provider refuses its key.
     #[error("Claude Code is not logged in ({said}): run `claude` and `/login`, or set ANTHROPIC_API_KEY")]
     #[non_exhaustive]
     NotLoggedIn {
         /// What it said about that.
         said: String,
     },
-    /// Somebody else works with the session.
+    /// Another owner works with the session.
     #[error(
         "session {session} is in use by another owner: use it there, wait until it is closed, or fork it with a new session"
     )]

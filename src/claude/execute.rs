@@ -10,7 +10,7 @@ use super::{
     claim::LOOK_AGAIN,
     error::ClaudeError,
     process::Exit,
-    recorded::{NOT_LOGGED_IN, Place, Recorded, answer, is_refusal},
+    recorded::{NOT_LOGGED_IN, PromptPosition, Recorded, answer, is_refusal},
     request::Request,
     rest::NotSent,
     session::{CLOSE_GRACE, ClaudeSession},
@@ -55,8 +55,9 @@ impl ClaudeSession {
             let recorded = self.look_up(&prompt.message_id)?;
             match rest {
                 Ok(()) => {}
-                // It would not be sent in any case, and whoever has the session does not work on it.
-                Err(in_use) if must_be_over && in_use.is_in_use() && recorded.place != Place::Last => {}
+                // It would not be sent in any case, and the session's owner does not work on it.
+                Err(in_use)
+                    if must_be_over && in_use.is_in_use() && recorded.position != PromptPosition::Last => {}
                 Err(not_sent) => return Err(not_sent),
             }
             if let Some(mut execution) = known_end(&recorded, must_be_over) {

@@ -1,6 +1,6 @@
 //! What is known of a session while it is open here.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::watch;
 
@@ -14,6 +14,7 @@ use super::{
 use crate::{
     agent::ConversationSink,
     conversation::{ConversationEvent, ConvertOptions},
+    lock::lock,
 };
 
 /// What is known of a session: folded from the output of its process and from its files, and told to its conversation.
@@ -41,7 +42,7 @@ impl Live {
 
     /// For short sections only, never across an await.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Changes whenever something was taken in.

@@ -1,12 +1,8 @@
 //! How to run Claude Code.
 
-use std::{
-    env,
-    ffi::OsString,
-    fmt,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{env, ffi::OsString, fmt, path::PathBuf, sync::Arc};
+
+use crate::{process::find_program, setters::setters};
 
 /// How to run [`ClaudeCode`](super::ClaudeCode).
 #[derive(Clone, Default)]
@@ -24,10 +20,10 @@ pub struct ClaudeOptions {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnRelease {
-    /// It goes on to its end, and its process ends then. Whoever resumes the turn waits for that.
+    /// It goes on to its end, and its process ends then. A manager that resumes the turn waits for that.
     #[default]
     Finish,
-    /// Its processes are killed. Whoever resumes the turn finds it interrupted.
+    /// Its processes are killed. A manager that resumes the turn finds it interrupted.
     Kill,
 }
 
@@ -37,16 +33,16 @@ impl ClaudeOptions {
         Self::default()
     }
 
-    /// The executable; by default what `CLAUDE_BIN` names, else `claude` on the path.
-    pub fn executable(mut self, path: impl Into<PathBuf>) -> Self {
-        self.executable = Some(path.into());
-        self
-    }
-
-    /// Where Claude Code keeps its settings and transcripts; by default what `CLAUDE_CONFIG_DIR` names, else `.claude` at home.
-    pub fn config_directory(mut self, path: impl Into<PathBuf>) -> Self {
-        self.config = Some(path.into());
-        self
+    setters! {
+        /// Sets the executable; default what `CLAUDE_BIN` names, else `claude` on the path.
+        executable(path: impl Into<PathBuf>) { executable = Some(path.into()) }
+        /// Sets where Claude Code keeps its settings and transcripts; default what `CLAUDE_CONFIG_DIR` names, else `.claude` at home.
+        config_directory(path: impl Into<PathBuf>) { config = Some(path.into()) }
+        /// Starts the executable here, and not in the session's directory: for one that enters a container or another machine first.
+        /// It finds the session's directory in `CONDUCTOR_DIRECTORY`.
+        start_in(directory: impl Into<PathBuf>) { start_in = Some(directory.into()) }
+        /// Sets what becomes of a turn that still runs when its session is let go; default [`OnRelease::Finish`].
+        on_release(what: OnRelease) { on_release = what }
     }
 
     /// Sets an environment variable, in addition to those of this process.
@@ -61,25 +57,8 @@ impl ClaudeOptions {
         self
     }
 
-    /// Starts the executable here, and not in the session's directory: for one that enters a container or another machine first.
-    /// It finds the session's directory in `CONDUCTOR_DIRECTORY`.
-    pub fn start_in(mut self, directory: impl Into<PathBuf>) -> Self {
-        self.start_in = Some(directory.into());
-        self
-    }
-
-    /// What becomes of a turn that still runs when its session is let go; by default [`OnRelease::Finish`].
-    pub fn on_release(mut self, what: OnRelease) -> Self {
-        self.on_release = what;
-        self
-    }
-
     pub(super) fn program(&self) -> PathBuf {
-        let named = env::var_os("CLAUDE_BIN").filter(|path| !path.is_empty()).map(PathBuf::from);
-        let found = self.executable.clone().or(named).unwrap_or_else(|| PathBuf::from("claude"));
-        // A bare name is looked up on the path; a path with a directory is meant from here, not from the session's directory.
-        let is_bare = found.parent() == Some(Path::new(""));
-        if is_bare { found } else { std::path::absolute(&found).unwrap_or(found) }
+        find_program(self.executable.as_deref(), "CLAUDE_BIN", "claude")
     }
 
     /// The values of variables that hold keys, which belong in no error.

@@ -6,7 +6,6 @@ use std::{
     path::PathBuf,
     process::{ExitStatus, Stdio},
     sync::Arc,
-    time::Duration,
 };
 
 use tokio::{
@@ -21,12 +20,10 @@ use tokio_util::{
 };
 
 use super::{error::ClaudeError, options::ClaudeOptions};
-use crate::process::{LastLines, ProcessGroup, read_lines};
+use crate::process::{LastLines, OUTPUT_GRACE, ProcessGroup, clean_up, read_lines};
 
 /// The longest line that is read: a tool's result with a large image is some 10 MB.
 pub(super) const MAX_LINE: usize = 64 << 20;
-/// How long the last lines may take to arrive after the process has ended: what it started may keep the pipe open.
-const OUTPUT_GRACE: Duration = Duration::from_secs(1);
 
 /// What to start.
 #[derive(Debug)]
@@ -209,11 +206,8 @@ async fn wait(
     ended: watch::Sender<Option<Exit>>,
 ) {
     let status = child.wait().await.ok();
-    group.kill();
-    group.set(None);
-    // A process that left the group on purpose may keep the pipes open.
-    let _complete = timeout(OUTPUT_GRACE, readers.wait()).await;
-    ended.send_replace(Some(Exit { status, stderr: stderr.all() }));
+    let stderr = clean_up(&group, &readers, &stderr).await;
+    ended.send_replace(Some(Exit { status, stderr }));
 }
 
 /// Reads lines until the end. One that is too long costs no memory, and the next is read.

@@ -26,7 +26,7 @@ pub(super) const NO_SUCH_MODEL: &str = "model_not_found";
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
     /// Where it stands.
-    pub(super) place: Place,
+    pub(super) position: PromptPosition,
     /// How its turn ended; nothing if there is no answer to it.
     pub(super) completion: Option<Completion>,
     /// The model has said something.
@@ -41,13 +41,13 @@ pub(super) struct Recorded {
 
 /// Where a prompt stands in a transcript.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum PromptPosition {
     /// It is not there.
     #[default]
     Absent,
     /// Another prompt came after it, so that its turn is over.
     Past,
-    /// It is the last prompt: somebody may be at work on it.
+    /// It is the last prompt, whose turn may still run.
     Last,
 }
 
@@ -62,7 +62,7 @@ impl ClaudeFiles {
         let turn = rest.get(..end).unwrap_or_default();
         let since = self.main.get(start).and_then(time_of);
         let until = rest.get(end).and_then(time_of);
-        let place = if end < rest.len() { Place::Past } else { Place::Last };
+        let position = if end < rest.len() { PromptPosition::Past } else { PromptPosition::Last };
         let completion = end_of(turn);
         let said = || {
             turn.iter().filter_map(|line| match line {
@@ -82,7 +82,7 @@ impl ClaudeFiles {
             let id = SessionId::new(subagent.id.as_str());
             add_usage(&mut usage, &id, subagent.lines.iter().filter(is_of_turn));
         }
-        Recorded { place, completion, has_begun, answer, last_line, usage }
+        Recorded { position, completion, has_begun, answer, last_line, usage }
     }
 
     /// How the session came to rest: by the end of its last turn, if it has one.

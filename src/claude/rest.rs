@@ -39,7 +39,7 @@ impl From<ClaudeError> for NotSent {
 }
 
 impl NotSent {
-    /// Whether it is because somebody else works with the session.
+    /// Whether it is because another owner works with the session.
     pub(super) fn is_in_use(&self) -> bool {
         let cause = self.cause.as_ref().and_then(AgentError::downcast_ref);
         matches!(cause, Some(ClaudeError::SessionInUse { .. }))
@@ -53,7 +53,7 @@ impl From<NotSent> for Unprepared {
 }
 
 impl ClaudeSession {
-    /// Makes sure that nobody else works with the session, and that nothing runs in it.
+    /// Makes this the session's only owner, and waits until nothing runs in it.
     pub(super) async fn come_to_rest(
         &self,
         turn: &dyn TurnHost,
@@ -178,7 +178,7 @@ impl ClaudeSession {
         }
     }
 
-    /// Ends what an owner left behind, unless somebody has the session now.
+    /// Ends the process that an earlier owner left behind, unless the session has an owner now.
     async fn abort_left_behind(&self) -> AbortReport {
         let nothing = AbortReport::new(true, vec![self.id.clone()]);
         if self.held().is_some() {

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsString,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -27,6 +27,7 @@ use crate::{
     },
     directory::Directory,
     ids::{MessageId, SessionId},
+    lock::lock,
     transcript::CombinedTranscript,
     wall_clock::now,
 };
@@ -71,7 +72,7 @@ impl ClaudeSession {
 
     /// For short sections only, never across an await.
     pub(super) fn held(&self) -> MutexGuard<'_, Option<Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.held)
     }
 
     /// Writes a line to the process.

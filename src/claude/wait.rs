@@ -1,9 +1,7 @@
 //! Waiting for a turn: what the process says, what the policy answers, and how long it may take.
 
-use std::future::pending;
-
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::{
     activity::{Progress, Seen, Waiting},
@@ -17,6 +15,7 @@ use crate::{
     agent::{
         AgentStatus, Ask, BoxFuture, Decision, Limit, Notice, Phase, StopRequest, TurnHost, WaitOptions,
     },
+    deadline::reached,
     ids::RequestId,
     time::Millis,
     wall_clock::now,
@@ -45,7 +44,7 @@ struct Open {
     is_human: bool,
 }
 
-/// Someone who waits for a session's process.
+/// A wait for a session's process.
 pub(super) struct Wait<'a> {
     session: &'a ClaudeSession,
     turn: &'a dyn TurnHost,
@@ -60,7 +59,7 @@ pub(super) struct Wait<'a> {
 }
 
 impl<'a> Wait<'a> {
-    /// Waits for what runs, whoever began it.
+    /// Waits for what runs in the session, whichever prompt began it.
     pub(super) fn for_rest(
         session: &'a ClaudeSession,
         turn: &'a dyn TurnHost,
@@ -188,12 +187,5 @@ impl<'a> Wait<'a> {
         let decision = ask.fit(decision);
         self.session.write(ask::answer(request, ask, &decision));
         decision == Decision::FailTurn
-    }
-}
-
-async fn reached(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => pending().await,
     }
 }

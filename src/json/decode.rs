@@ -121,6 +121,11 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
+/// Reads a struct that is written as an object.
+pub(crate) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    Object::deserialize(deserializer).map(|Object(value)| value)
+}
+
 /// Decodes `json`, which stands at `at`.
 pub(crate) fn decode_any<'de, T: Deserialize<'de>>(
     what: &str,

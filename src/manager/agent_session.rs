@@ -4,7 +4,7 @@ use std::{
     fmt,
     future::IntoFuture,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     task::{Context, Poll},
 };
 
@@ -23,6 +23,7 @@ use super::{
 use crate::{
     agent::AbortReport,
     ids::SessionId,
+    lock::lock,
     session::{
         AgentProfile, RuntimeSessionData, SavedSessionData, SessionListData, StreamEvent, WorkspaceFile,
     },
@@ -78,7 +79,7 @@ pub(super) struct Shared {
 impl Shared {
     /// What was saved last, or is about to be.
     pub(super) fn data(&self) -> MutexGuard<'_, Arc<SavedSessionData>> {
-        self.data.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.data)
     }
 }
 

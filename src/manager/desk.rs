@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -17,6 +17,7 @@ use crate::{
     agent::{Ask, Decision},
     error::InvalidInput,
     ids::{RequestId, SessionId},
+    lock::lock,
 };
 
 /// A person who was asked in the evening may answer in the morning. After that the task has waited for long enough.
@@ -65,19 +66,19 @@ struct Shared {
 #[derive(Default)]
 struct List {
     waiting: Vec<Waiting>,
-    next_place: u64,
+    next_number: u64,
 }
 
 struct Waiting {
-    place: u64,
+    number: u64,
     ask: Ask,
     answer: oneshot::Sender<Decision>,
 }
 
 /// A request for as long as its turn waits for the decision.
-struct Place {
+struct DeskEntry {
     shared: Arc<Shared>,
-    place: u64,
+    number: u64,
 }
 
 /// Why an answer was not taken.
@@ -171,10 +172,10 @@ impl ApprovalDesk {
         let Self { shared, patience } = self.clone();
         AskHandler::new(move |ask| {
             // It is on the desk from the call on, not from the first poll.
-            let (place, answer) = shared.put(ask.clone());
+            let (entry, answer) = shared.put(ask.clone());
             async move {
                 let answered = timeout(patience, answer).await;
-                drop(place);
+                drop(entry);
                 answered.ok().and_then(Result::ok).unwrap_or_else(|| ask.decline())
             }
         })
@@ -184,26 +185,26 @@ impl ApprovalDesk {
 impl Shared {
     fn list(&self) -> MutexGuard<'_, List> {
         // Nothing that is done under the lock can panic half-way.
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.list)
     }
 
-    fn put(self: &Arc<Self>, ask: Ask) -> (Place, oneshot::Receiver<Decision>) {
+    fn put(self: &Arc<Self>, ask: Ask) -> (DeskEntry, oneshot::Receiver<Decision>) {
         let (answer, receiver) = oneshot::channel();
         let mut list = self.list();
-        let place = list.next_place;
-        list.next_place += 1;
-        list.waiting.push(Waiting { place, ask, answer });
+        let number = list.next_number;
+        list.next_number += 1;
+        list.waiting.push(Waiting { number, ask, answer });
         drop(list);
         self.changes.send_replace(());
-        (Place { shared: Arc::clone(self), place }, receiver)
+        (DeskEntry { shared: Arc::clone(self), number }, receiver)
     }
 }
 
-impl Drop for Place {
+impl Drop for DeskEntry {
     fn drop(&mut self) {
         let mut list = self.shared.list();
         let before = list.waiting.len();
-        list.waiting.retain(|waiting| waiting.place != self.place);
+        list.waiting.retain(|waiting| waiting.number != self.number);
         let is_shorter = list.waiting.len() < before;
         drop(list);
         if is_shorter {

@@ -141,7 +141,7 @@ pub enum PromptError {
     #[error("the prompt {message_id} of {} is still open: resume it first", Named(session, task))]
     #[non_exhaustive]
     TurnOpen {
-        /// The session.
+        /// The session that the prompt was for.
         session: SessionId,
         /// The task that the session belongs to.
         task: Option<TaskId>,
@@ -152,7 +152,7 @@ pub enum PromptError {
     #[error("the prompt for {} could not be taken over", Named(session, task))]
     #[non_exhaustive]
     NotClaimed {
-        /// The session.
+        /// The session that the prompt was for.
         session: SessionId,
         /// The task that the session belongs to.
         task: Option<TaskId>,

@@ -6,7 +6,7 @@ use std::{
     error::Error,
     future, mem,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -21,11 +21,12 @@ use super::{
 };
 use crate::{
     agent::{
-        Ask, Asked, BoxFuture, ConversationSink, Notice, Phase, PreparedPrompt, StopRequest, Subject,
-        TurnHost, WaitOptions,
+        Ask, Asked, BoxFuture, ConversationSink, Decision, Notice, Phase, PreparedPrompt, StopRequest,
+        Subject, TurnHost, WaitOptions,
     },
     conversation::ConversationEvent,
     ids::RequestId,
+    lock::lock,
     store::{StoreError, TurnRecord},
     time::Timestamp,
 };
@@ -137,15 +138,15 @@ impl<'a> TurnState<'a> {
 
     /// What the agent asked for and did not get.
     pub(super) fn take_refused(&self) -> Refused {
-        mem::take(&mut *self.refused.lock().unwrap_or_else(PoisonError::into_inner))
+        mem::take(&mut *lock(&self.refused))
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<RequestId, AbortHandle>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiting)
     }
 
     fn recorded(&self) -> MutexGuard<'_, Recorded> {
-        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.recorded)
     }
 
     /// Records that the turn enters a phase, unless that was recorded already.
@@ -212,8 +213,8 @@ impl TurnHost for Host<'_> {
         let decision = async move {
             // Once the request is closed there is nothing to decide. The policy's handler is dropped, and takes the request off its list.
             let Ok(decision) = decision.await else { return future::pending().await };
-            if ask.is_refused_by(&decision) {
-                refused.lock().unwrap_or_else(PoisonError::into_inner).push(ask);
+            if is_refused(&ask, &decision) {
+                lock(&refused).push(ask);
             }
             decision
         };
@@ -274,5 +275,14 @@ impl TurnHost for Host<'_> {
         if let Some(on_message) = &self.turn.on_message {
             on_message(message);
         }
+    }
+}
+
+/// Whether the agent does not get what it asks for: a tool may not run, the turn ends, or the model's questions are left to itself.
+fn is_refused(ask: &Ask, decision: &Decision) -> bool {
+    match decision {
+        Decision::Reject(_) | Decision::FailTurn => true,
+        Decision::Answer(_) => *decision == ask.decline(),
+        Decision::AllowOnce | Decision::AllowAlways => false,
     }
 }

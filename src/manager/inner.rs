@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -19,6 +19,7 @@ use crate::{
     agent::{Agent, AgentError, MadeFor, NewSession},
     directory::Directory,
     ids::{MessageId, SessionId, TaskId},
+    lock::lock,
     store::TaskClaim,
 };
 
@@ -38,11 +39,11 @@ pub(super) struct Inner {
 
 impl Inner {
     pub(super) fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.registry)
     }
 
     pub(super) fn in_flight(&self) -> MutexGuard<'_, HashSet<(SessionId, MessageId)>> {
-        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.in_flight)
     }
 
     pub(super) fn known(&self, session: &SessionId) -> Result<Arc<Session>, SessionError> {

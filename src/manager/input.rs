@@ -69,12 +69,8 @@ impl CreateTaskSession {
         title(title: impl Into<String>) { title = Some(title.into()) }
         /// Sets when the task's session counts as created; default when the server made it.
         created_at(moment: Timestamp) { created_at = Some(moment) }
-    }
-
-    /// Takes the place of the task's session if it has one, which is then forgotten but not deleted; default an error.
-    pub fn replace(mut self) -> Self {
-        self.replace = true;
-        self
+        /// Takes the place of the task's session if it has one, which is then forgotten but not deleted; default an error.
+        replace() { replace = true }
     }
 
     /// Checks everything that can be checked without the agent.
@@ -220,12 +216,8 @@ impl PromptInput {
         message_id(id: impl Into<MessageId>) { message_id = Some(id.into()) }
         /// Sets what happens if the session has a prompt in flight; default it waits for its turn.
         when_busy(when_busy: WhenBusy) { when_busy = when_busy }
-    }
-
-    /// Aborts the session if the caller drops the prompt; default is to leave the agent's run alone.
-    pub fn abort_on_drop(mut self) -> Self {
-        self.abort_on_drop = true;
-        self
+        /// Aborts the session if the caller drops the prompt; default is to leave the agent's run alone.
+        abort_on_drop() { abort_on_drop = true }
     }
 
     /// Checks everything that can be checked without the agent.
@@ -338,7 +330,7 @@ async fn read(path: &Path) -> Result<Vec<u8>, PromptError> {
     let unreadable = |source| AttachmentError { path: path.to_owned(), source };
     let mut options = tokio::fs::OpenOptions::new();
     options.read(true);
-    // A pipe that nobody writes to would hold up the call that opens it.
+    // Opening a pipe without a writer would block.
     #[cfg(unix)]
     options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
     let file = options.open(path).await.map_err(unreadable)?;

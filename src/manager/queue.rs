@@ -2,10 +2,12 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use tokio::sync::oneshot;
+
+use crate::lock::lock;
 
 /// The prompts that wait for a session.
 ///
@@ -30,7 +32,7 @@ pub(super) struct Permit(Option<Arc<PromptQueue>>);
 impl PromptQueue {
     pub(super) fn enter(self: &Arc<Self>) -> Ticket {
         let (sender, receiver) = oneshot::channel();
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         state.waiting.push_back(sender);
         if !state.taken {
             state.taken = true;
@@ -43,7 +45,7 @@ impl PromptQueue {
     /// As [`enter`](Self::enter), unless the ticket would have to wait.
     pub(super) fn try_enter(self: &Arc<Self>) -> Option<Ticket> {
         {
-            let mut state = self.lock();
+            let mut state = lock(&self.0);
             if std::mem::replace(&mut state.taken, true) {
                 return None;
             }
@@ -54,23 +56,23 @@ impl PromptQueue {
         Some(Ticket(receiver))
     }
 
-    /// Sends away everybody who waits.
+    /// Sends away all that wait.
     pub(super) fn clear(&self) {
-        // Dropped without the lock, which whoever is woken may want.
-        let waiting = std::mem::take(&mut self.lock().waiting);
+        // Dropped without the lock, which those that wake up may take.
+        let waiting = std::mem::take(&mut lock(&self.0).waiting);
         drop(waiting);
     }
 
     /// Whether a prompt would have to wait.
     #[cfg(test)]
     fn is_taken(&self) -> bool {
-        self.lock().taken
+        lock(&self.0).taken
     }
 
     fn pass_on(self: &Arc<Self>) {
         loop {
             let next = {
-                let mut state = self.lock();
+                let mut state = lock(&self.0);
                 let next = state.waiting.pop_front();
                 state.taken = next.is_some();
                 next
@@ -82,10 +84,6 @@ impl PromptQueue {
                 Err(mut permit) => drop(permit.0.take()),
             }
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

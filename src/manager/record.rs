@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -13,6 +13,7 @@ use tracing::{error, warn};
 use crate::{
     agent::{BoxFuture, Phase},
     backoff::Backoff,
+    lock::lock,
     store::{Store, StoreError, StoreErrorKind, TurnRecord},
 };
 
@@ -155,7 +156,7 @@ impl TurnWriter {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

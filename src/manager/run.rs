@@ -1,8 +1,8 @@
 //! How a prompt runs, from its place in the queue to its result.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{Span, field::display, info, warn};
 
@@ -21,6 +21,7 @@ use crate::{
         AgentErrorKind, Completion, Delivery, Ended, Execution, Limit, Phase, PreparedPrompt, PromptSpec,
         Unprepared, WaitOptions,
     },
+    deadline::reached,
     directory::Directory,
     ids::{MessageId, SessionId},
     store::TurnRecord,
@@ -419,7 +420,7 @@ impl Run<'_> {
         turn.set_prompt(&prompt, None);
         let mut from = Phase::Prepared;
         let mut recorded = turn.record(from).await;
-        // An id that the caller chose may have been sent by somebody who kept no record: look first.
+        // A prompt whose id the caller chose may have been sent before without a record: look first.
         if recorded.is_ok() && admitted.spec.message_id.is_some() {
             from = Phase::Submitted;
             recorded = turn.record(from).await;
@@ -432,12 +433,5 @@ impl Run<'_> {
     fn wants_abort(&self, turn: &TurnState<'_>) -> bool {
         let aborts_on_drop = matches!(self.work, Work::Prompt(input) if input.abort_on_drop);
         aborts_on_drop && self.abandoned.is_cancelled() && turn.phase() > Some(Phase::Prepared)
-    }
-}
-
-async fn reached(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => pending().await,
     }
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, oneshot},
-    time::{Instant, sleep_until},
+    time::Instant,
 };
 use tracing::warn;
 
@@ -17,6 +17,7 @@ use super::{
 use crate::{
     backoff::Backoff,
     conversation::BlockBody,
+    deadline::reached,
     session::{SavedSessionData, SessionStatus},
     transcript::{Architecture, CombinedTranscript},
 };
@@ -55,7 +56,7 @@ impl Saver {
                     Some(answer) => Some(answer),
                     None => break,
                 },
-                () = at(due) => None,
+                () = reached(due) => None,
                 _ = changes.changed() => {
                     due.get_or_insert_with(|| Instant::now() + PAUSE);
                     continue;
@@ -73,7 +74,7 @@ impl Saver {
                 Err(_) => Some(Instant::now() + backoff.next_pause()),
             };
             match (answer, saved) {
-                // Whoever asked may have gone.
+                // The caller of `save` may have gone.
                 (Some(answer), saved) => drop(answer.send(saved)),
                 (None, Err(error)) => self.warn(&error),
                 (None, Ok(())) => {}
@@ -141,12 +142,5 @@ impl Saver {
         next.refresh(transcript);
         *data = Arc::new(next);
         Arc::clone(&data)
-    }
-}
-
-async fn at(due: Option<Instant>) {
-    match due {
-        Some(due) => sleep_until(due).await,
-        None => std::future::pending().await,
     }
 }

@@ -1,6 +1,6 @@
 //! One session of the manager: its conversation, its readers, its queue of prompts, and the turn that runs in it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::{oneshot, watch};
 
@@ -14,6 +14,7 @@ use crate::{
     conversation::{BlockStatus, ConversationEvent, SessionConversationState},
     directory::Directory,
     ids::{MessageId, SessionId},
+    lock::lock,
     session::ConversationSessionMeta,
     store::TurnRecord,
     time::Timestamp,
@@ -265,9 +266,4 @@ fn completes(event: &ConversationEvent) -> bool {
         | ConversationEvent::SubagentSpawned(_)
         | ConversationEvent::MetadataUpdate { .. } => false,
     }
-}
-
-/// A panic elsewhere leaves these sections consistent, so a poisoned lock is as good as any.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -66,6 +66,12 @@ impl OpenCode {
         &self.shared.client
     }
 
+    /// The calls of a directory; without one, of whichever directory a session is in.
+    fn api(&self, directory: Option<&Directory>) -> DirectoryClient {
+        let client = self.client();
+        directory.map_or_else(|| client.default_directory(), |directory| client.directory(directory))
+    }
+
     async fn create_session(&self, request: &NewSession) -> Result<SessionInfo, ApiError> {
         let client = &self.shared.client;
         if client.shares_files() && !is_directory(&request.directory).await {
@@ -139,9 +145,9 @@ impl Agent for OpenCode {
             self.shared.mint.server_said(info.time.created);
             let directory = request.directory.clone();
             let description = describe(&info, directory.clone());
-            let session =
-                OpenCodeSession::made(Arc::clone(&self.shared), info.id, directory, request.convert, sink);
-            Ok(Opened::new(description, Arc::new(session)))
+            let shared = Arc::clone(&self.shared);
+            let session = OpenCodeSession::new(shared, info.id, directory, request.convert, sink);
+            Ok(Opened::new(description, Arc::new(session.just_made())))
         })
     }
 
@@ -155,14 +161,11 @@ impl Agent for OpenCode {
         Box::pin(async move {
             // Old servers find a session only from a directory of its project. Where it works is for the server to say: status
             // and events of any other directory are those of strangers.
-            let client = &self.shared.client;
-            let api =
-                directory.map_or_else(|| client.default_directory(), |directory| client.directory(directory));
-            let info = api.session(session).await?;
+            let info = self.api(directory).session(session).await?;
             let directory = Directory::new(&info.directory)
                 .map_err(|error| AgentError::new(AgentErrorKind::Failed, Delivery::NotSent, error))?;
             let description = describe(&info, directory.clone());
-            let session = OpenCodeSession::found(Arc::clone(&self.shared), info.id, directory, convert, sink);
+            let session = OpenCodeSession::new(Arc::clone(&self.shared), info.id, directory, convert, sink);
             Ok(Opened::new(description, Arc::new(session)))
         })
     }
@@ -188,10 +191,7 @@ impl Agent for OpenCode {
         directory: Option<&'a Directory>,
     ) -> BoxFuture<'a, Result<(), AgentError>> {
         Box::pin(async move {
-            let client = &self.shared.client;
-            let api =
-                directory.map_or_else(|| client.default_directory(), |directory| client.directory(directory));
-            match api.delete_session(session).await {
+            match self.api(directory).delete_session(session).await {
                 Err(error) if !error.is_not_found() => Err(error.into()),
                 Ok(()) | Err(_) => Ok(()),
             }

@@ -4,10 +4,11 @@ use std::{collections::HashSet, future::pending, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 use tracing::{debug, trace, warn};
 
 use super::{
+    abort::abort_tree,
     client::{ApiError, DirectoryClient, FeedSignal, GoneReason, Subscription},
     mirror::Observed,
     reading::{Back, SessionReader},
@@ -21,13 +22,9 @@ use crate::{
         AbortReport, AgentError, AgentErrorKind, AgentStatus, Asked, Delivery, Ended, Notice, Phase, Stop,
         StopRequest, TurnHost, WaitOptions,
     },
-    ids::{MessageId, RequestId, SessionId},
+    ids::{MessageId, RequestId},
 };
 
-/// How long an abort may take, confirmation included. The server needs 0.1 to 0.4 s.
-const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pause before the server is asked again whether everything has stopped.
-const ABORT_PAUSE: Duration = Duration::from_millis(200);
 /// This many events are taken in at once before the conversation's readers hear of them.
 const BATCH: usize = 256;
 
@@ -474,34 +471,6 @@ async fn stop_request(stop: &mut Option<BoxFuture<'_, StopRequest>>) -> StopRequ
         Some(request) => request.await,
         None => pending().await,
     }
-}
-
-/// Aborts a session and its descendants and looks whether they have stopped.
-pub(super) async fn abort_tree(
-    api: &DirectoryClient,
-    root: SessionId,
-    sessions: Vec<SessionId>,
-) -> AbortReport {
-    let stop = async {
-        // The server aborts the descendants that it waits for itself, and not those in the background.
-        let mut aborted = api.abort(&root).await.is_ok();
-        loop {
-            let Ok(status) = api.session_status().await else { break false };
-            let busy: Vec<&SessionId> = sessions.iter().filter(|id| !status.get(id).is_idle()).collect();
-            if busy.is_empty() {
-                break aborted;
-            }
-            for session in busy {
-                aborted |= api.abort(session).await.is_ok();
-            }
-            sleep(ABORT_PAUSE).await;
-        }
-    };
-    let confirmed = timeout(ABORT_TIMEOUT, stop).await.unwrap_or(false);
-    if !confirmed {
-        warn!(session = %root, "the abort could not be confirmed");
-    }
-    AbortReport::new(confirmed, sessions)
 }
 
 impl From<&SessionStatus> for AgentStatus {

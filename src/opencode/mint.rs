@@ -51,7 +51,7 @@ impl Mint {
     }
 }
 
-/// The id of the n-th part of a message whose id somebody else chose.
+/// The id of the n-th part of a message whose id the caller chose.
 pub(super) fn part_of(message: &MessageId, n: usize) -> PartId {
     let name = message.as_str();
     PartId::from(format!("prt_{}{n:03}", name.strip_prefix("msg_").unwrap_or(name)))

@@ -14,6 +14,8 @@ pub(crate) mod turn;
 pub mod wire;
 
 #[cfg(feature = "client")]
+mod abort;
+#[cfg(feature = "client")]
 mod agent;
 #[cfg(feature = "client")]
 mod calls;

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -12,7 +12,7 @@ use super::{
     client::DirectoryClient,
     wire::{ConfigInfo, ProviderList},
 };
-use crate::{agent::ModelRef, directory::Directory};
+use crate::{agent::ModelRef, directory::Directory, lock::lock};
 
 /// The default model of each directory, asked for once.
 #[derive(Debug, Default)]
@@ -22,18 +22,14 @@ impl DefaultModels {
     /// The model that the server would use in `api`'s directory; nothing if it does not say so in time, so that it decides.
     pub(super) async fn resolve(&self, api: &DirectoryClient, patience: Duration) -> Option<ModelRef> {
         let directory = api.directory()?;
-        let cell = Arc::clone(self.lock().entry(directory.clone()).or_default());
+        let cell = Arc::clone(lock(&self.0).entry(directory.clone()).or_default());
         let resolved = timeout(patience, cell.get_or_try_init(|| ask(api))).await;
         resolved.ok()?.ok()?.clone()
     }
 
     /// Asks again next time: the server was restarted, or the model does not exist.
     pub(super) fn forget(&self, directory: &Directory) {
-        self.lock().remove(directory);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Directory, Arc<OnceCell<Option<ModelRef>>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).remove(directory);
     }
 }
 

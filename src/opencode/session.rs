@@ -3,15 +3,16 @@
 use std::{
     collections::HashSet,
     error::Error,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
 use super::{
+    abort::abort_tree,
     agent::Shared,
     client::{ApiError, DirectoryClient, MessagePage},
-    driver::{Driven, Driver, Events, Prompt, abort_tree},
+    driver::{Driven, Driver, Events, Prompt},
     mirror::{Observed, SessionTree, Snapshot},
     outcome,
     shared_read::DirectoryReads,
@@ -29,6 +30,7 @@ use crate::{
     conversation::ConvertOptions,
     directory::Directory,
     ids::{MessageId, SessionId},
+    lock::lock,
     transcript::CombinedTranscript,
     wall_clock::now,
 };
@@ -67,25 +69,8 @@ pub(super) struct Live {
 }
 
 impl OpenCodeSession {
-    /// A session that was made here just now, and so is at rest.
-    pub(super) fn made(
-        shared: Arc<Shared>,
-        id: SessionId,
-        directory: Directory,
-        convert: ConvertOptions,
-        sink: Arc<dyn ConversationSink>,
-    ) -> Self {
-        let session = Self::found(shared, id, directory, convert, sink);
-        {
-            let mut live = session.live();
-            live.is_whole = true;
-            live.is_at_rest = true;
-        }
-        session
-    }
-
     /// A session that exists, and may be doing anything.
-    pub(super) fn found(
+    pub(super) fn new(
         shared: Arc<Shared>,
         id: SessionId,
         directory: Directory,
@@ -107,13 +92,23 @@ impl OpenCodeSession {
         Self { id, directory, reads, shared, sink, live: Mutex::new(live), events: Mutex::default() }
     }
 
+    /// Says that the session was made here just now, and so is known whole and at rest.
+    pub(super) fn just_made(self) -> Self {
+        {
+            let mut live = self.live();
+            live.is_whole = true;
+            live.is_at_rest = true;
+        }
+        self
+    }
+
     pub(super) fn api(&self) -> DirectoryClient {
         self.shared.client.directory(&self.directory)
     }
 
     /// For short sections only, never across an await.
     pub(super) fn live(&self) -> MutexGuard<'_, Live> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.live)
     }
 
     /// Lets something happen to the mirror and emits what that means for the conversation, in the same order for all callers. The
@@ -162,7 +157,7 @@ impl OpenCodeSession {
             let limits = host.limits().clone().on_limit(TimeoutAction::Leave);
             self.rest(&mut events, limits, host).await?;
         }
-        *self.events.lock().unwrap_or_else(PoisonError::into_inner) = Some(events);
+        *lock(&self.events) = Some(events);
         let model = tokio::select! {
             model = self.model(spec, host.limits()) => model,
             stop = host.stop_requested() => {
@@ -181,7 +176,7 @@ impl OpenCodeSession {
     fn request(&self, spec: &PromptSpec, model: Option<ModelRef>) -> PromptRequest {
         let mint = &self.shared.mint;
         let part_id = |n: usize| match &spec.message_id {
-            // The same message is to be the same request, whoever sends it.
+            // The same message is to be the same request, whichever process sends it.
             Some(message) => super::mint::part_of(message, n),
             None => mint.part(),
         };
@@ -213,7 +208,7 @@ impl OpenCodeSession {
     }
 
     async fn execute(&self, prompt: &PreparedPrompt, from: Phase, host: &dyn TurnHost) -> Execution {
-        let kept = self.events.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let kept = lock(&self.events).take();
         let mut events = kept.unwrap_or_else(|| Events::subscribe(self));
         {
             let mut live = self.live();
@@ -413,9 +408,9 @@ impl Live {
             message.info.as_assistant().filter(|step| step.summary != Some(true) && !step.model_id.is_empty())
         });
         if let Some(step) = step {
-            let (model, agent) = (ModelRef::new(&step.provider_id, &step.model_id), step.mode.clone());
+            let (model, agent) = (ModelRef::new(&*step.provider_id, &*step.model_id), step.mode.as_deref());
             self.model = Some(model);
-            self.agent = agent.or_else(|| self.agent.take());
+            self.agent = agent.map(str::to_owned).or_else(|| self.agent.take());
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{
     collections::HashMap,
     future::Future,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
     time::Duration,
@@ -16,9 +16,9 @@ use std::{
 use tokio::{sync::Semaphore, time::timeout};
 
 use super::wire::{Decoded, PermissionRequest, QuestionRequest, StatusMap};
-use crate::directory::Directory;
+use crate::{directory::Directory, lock::lock};
 
-/// How long to wait for a request of somebody else before one's own is made: one that hangs must not hang all.
+/// How long to wait for the request of another reader before making one's own: a request that hangs must not hang all readers.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The lists of one directory.
@@ -62,7 +62,7 @@ impl<T> Default for SharedRead<T> {
 }
 
 impl<T> SharedRead<T> {
-    /// The answer of a read that began after this call, which is `read` unless somebody else's serves as well.
+    /// The answer of a read that began after this call, which is `read` unless another reader's serves as well.
     pub(super) async fn get<E>(&self, read: impl Future<Output = Result<T, E>>) -> Result<Arc<T>, E> {
         let asked = self.n_begun.load(SeqCst);
         let Ok(Ok(_permit)) = timeout(PATIENCE, self.one_at_a_time.acquire()).await else {
@@ -81,10 +81,6 @@ impl<T> SharedRead<T> {
         *lock(&self.last) = (number, answer.as_ref().ok().cloned());
         answer
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

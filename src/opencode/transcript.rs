@@ -302,7 +302,7 @@ impl Loaded {
             lists.retain(|(session, messages)| {
                 let is_waiting = !tree.contains(session);
                 if !is_waiting {
-                    // Whoever gives a session's messages along with the root's says that it belongs to it.
+                    // A document that holds a session's messages beside the root's says that the session belongs to it.
                     if let Some(parent) = tree.parent(session).cloned() {
                         fold(tree.apply_session(&child_of(session, &parent)));
                     }

@@ -1,6 +1,8 @@
 //! A process group that is ended whole.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
+
+use crate::lock::lock;
 
 /// The process group of a child, for as long as the child is there.
 #[derive(Debug, Default)]
@@ -9,7 +11,7 @@ pub(crate) struct ProcessGroup(Mutex<Option<u32>>);
 impl ProcessGroup {
     /// The id of the group and of its leader.
     pub(crate) fn id(&self) -> Option<u32> {
-        *self.lock()
+        *lock(&self.0)
     }
 
     /// Kills every process of the group at once.
@@ -26,17 +28,13 @@ impl ProcessGroup {
 
     /// Names the group's leader; nothing once it has ended.
     pub(crate) fn set(&self, leader: Option<u32>) {
-        *self.lock() = leader;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<u32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.0) = leader;
     }
 
     #[cfg(unix)]
     fn signal(&self, signal: rustix::process::Signal) {
         // The lock is held so that the group cannot be forgotten, and its number reused, in between.
-        let leader = self.lock();
+        let leader = lock(&self.0);
         let pid = leader.and_then(|id| rustix::process::Pid::from_raw(i32::try_from(id).ok()?));
         if let Some(pid) = pid
             && let Err(error) = rustix::process::kill_process_group(pid, signal)

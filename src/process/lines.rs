@@ -2,10 +2,12 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+
+use crate::lock::lock;
 
 /// How many lines of standard error are kept, and how much of each.
 const KEPT_LINES: usize = 100;
@@ -38,7 +40,7 @@ impl LastLines {
     }
 
     pub(crate) fn push(&self, line: &str) {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = lock(&self.lines);
         if lines.len() == KEPT_LINES {
             lines.pop_front();
         }
@@ -52,7 +54,7 @@ impl LastLines {
     }
 
     pub(crate) fn all(&self) -> Vec<String> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        lock(&self.lines).iter().cloned().collect()
     }
 }
 

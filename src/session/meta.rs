@@ -1,4 +1,4 @@
-//! What is known of a session, whoever asks.
+//! What the manager knows of a session.
 
 use std::path::PathBuf;
 

@@ -105,7 +105,7 @@ impl fmt::Display for StoreError {
         match &self.kind {
             StoreErrorKind::Corrupt => f.write_str("the store is damaged, or not a store"),
             StoreErrorKind::ReadOnly => f.write_str("the store cannot be written"),
-            StoreErrorKind::Locked => f.write_str("the store is locked by somebody else"),
+            StoreErrorKind::Locked => f.write_str("the store is locked by another process"),
             StoreErrorKind::Newer { found, supported } => {
                 write!(f, "the store has version {found}, and this program understands up to {supported}")
             }

@@ -3,13 +3,14 @@
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     future::ready,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
 use super::{Store, StoreError, StoreErrorKind, TaskClaim, TurnRecord};
 use crate::{
     agent::BoxFuture,
     ids::{MessageId, SessionId, TaskId},
+    lock::lock,
     session::{ConversationSessionMeta, SavedSessionData, SessionListData},
 };
 
@@ -71,7 +72,7 @@ impl MemoryStore {
     }
 
     fn shared(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared)
     }
 
     fn own(&self) -> Owner {

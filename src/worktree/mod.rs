@@ -196,7 +196,7 @@ impl Worktrees {
         let mut found = Vec::new();
         for entry in entries {
             let git_dir = entry.map_err(io_error("read", &place))?.path();
-            // Worktrees that somebody else made have no such note.
+            // Worktrees of other programs have no such note.
             let (Ok(start), Ok(link)) =
                 (fs::read_to_string(git_dir.join(START)), fs::read_to_string(git_dir.join("gitdir")))
             else {

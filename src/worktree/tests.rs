@@ -5,11 +5,11 @@ use tempfile::TempDir;
 use super::*;
 
 /// A repository with one commit, and a place for worktrees.
-struct Place {
+struct TestRepository {
     root: TempDir,
 }
 
-impl Place {
+impl TestRepository {
     fn new() -> Self {
         let place = Self { root: tempfile::tempdir().unwrap() };
         fs::create_dir(place.repository()).unwrap();
@@ -52,7 +52,7 @@ impl Place {
 
 #[tokio::test]
 async fn worktrees_are_made_and_removed_side_by_side() {
-    let place = Place::new();
+    let place = TestRepository::new();
     let worktrees = Worktrees::of(place.repository()).await.unwrap();
     let work = |n: usize| {
         let (worktrees, path) = (&worktrees, place.root.path().join(n.to_string()));
@@ -82,7 +82,7 @@ fn trap(worktree: &Path, marker: &Path) {
 
 #[tokio::test]
 async fn nothing_that_an_agent_wrote_into_a_worktree_is_run() {
-    let place = Place::new();
+    let place = TestRepository::new();
     let worktree = place.worktree().await;
     let marker = place.root.path().join("marker");
     trap(worktree.path(), &marker);
@@ -104,7 +104,7 @@ async fn nothing_that_an_agent_wrote_into_a_worktree_is_run() {
 /// Otherwise the test above could not fail.
 #[tokio::test]
 async fn a_plain_git_status_falls_into_the_trap() {
-    let place = Place::new();
+    let place = TestRepository::new();
     let worktree = place.worktree().await;
     let marker = place.root.path().join("marker");
     trap(worktree.path(), &marker);
@@ -114,7 +114,7 @@ async fn a_plain_git_status_falls_into_the_trap() {
 
 #[tokio::test]
 async fn programs_that_the_repository_names_are_not_run() {
-    let place = Place::new();
+    let place = TestRepository::new();
     let marker = place.root.path().join("marker");
     let command = format!("touch {}; cat", marker.display());
     let worktree = place.worktree().await;
@@ -135,7 +135,7 @@ async fn programs_that_the_repository_names_are_not_run() {
 
 #[tokio::test]
 async fn a_worktree_with_work_in_it_is_not_removed() {
-    type Happens = fn(&Place);
+    type Happens = fn(&TestRepository);
     let cases: [(&str, Happens, Work); 9] = [
         ("changed", |p| p.write("w/file", "two\n"), Work { files: vec!["file".into()], ..Work::default() }),
         ("new", |p| p.write("w/a/b", "x"), Work { files: vec!["a/b".into()], ..Work::default() }),
@@ -184,7 +184,7 @@ async fn a_worktree_with_work_in_it_is_not_removed() {
         ),
     ];
     for (case, happens, expected) in cases {
-        let place = Place::new();
+        let place = TestRepository::new();
         let worktree = place.worktree().await;
         assert!(worktree.work().await.unwrap().is_empty(), "{case}");
         happens(&place);
@@ -201,7 +201,7 @@ async fn a_worktree_with_work_in_it_is_not_removed() {
 
 #[tokio::test]
 async fn commits_are_kept_under_a_branch_before_a_worktree_goes() {
-    let place = Place::new();
+    let place = TestRepository::new();
     let worktree = place.worktree().await;
     place.commit("w");
     let left = place.git("w", &["rev-parse", "HEAD"]);
@@ -226,7 +226,7 @@ async fn commits_are_kept_under_a_branch_before_a_worktree_goes() {
 
 #[tokio::test]
 async fn worktrees_are_found_again_and_those_of_others_left_alone() {
-    let place = Place::new();
+    let place = TestRepository::new();
     let worktrees = Worktrees::of(place.repository()).await.unwrap();
     assert_eq!(worktrees.list().unwrap(), []);
     let made = worktrees.make(place.root.path().join("w")).await.unwrap();

@@ -72,7 +72,7 @@ impl Asker {
     }
 }
 
-/// What somebody has to know before they allow something: the command in full as it will run, what it touches, and what "always" would
+/// What a person has to know before allowing something: the command in full as it will run, what it touches, and what "always" would
 /// allow from then on.
 fn permission_question(permission: &Permission) -> String {
     let mut lines = vec![format!("Allow {}?", spelled_out(&permission.permission))];

@@ -178,31 +178,31 @@ fn is_foreign(headers: &HeaderMap) -> bool {
     other_origin || other_site.is_some_and(|site| site != "same-origin")
 }
 
-/// One page's place; dropping it makes room.
-struct Place(Arc<AtomicUsize>);
+/// Counts one watching page against [`MAX_WATCHERS`] until it is dropped.
+struct WatcherSlot(Arc<AtomicUsize>);
 
-impl Place {
+impl WatcherSlot {
     fn take(watchers: &Arc<AtomicUsize>) -> Option<Self> {
-        let place = Self(Arc::clone(watchers));
-        (watchers.fetch_add(1, Relaxed) < MAX_WATCHERS).then_some(place)
+        let slot = Self(Arc::clone(watchers));
+        (watchers.fetch_add(1, Relaxed) < MAX_WATCHERS).then_some(slot)
     }
 }
 
-impl Drop for Place {
+impl Drop for WatcherSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }
 }
 
 async fn events(State(site): State<Site>) -> Response {
-    let Some(place) = Place::take(&site.watchers) else {
+    let Some(slot) = WatcherSlot::take(&site.watchers) else {
         return (StatusCode::SERVICE_UNAVAILABLE, "too many pages watch").into_response();
     };
-    let watcher = (Watcher::new(site.hub, site.closing), place);
-    let stream = stream::unfold(watcher, |(mut watcher, place)| async move {
+    let watcher = (Watcher::new(site.hub, site.closing), slot);
+    let stream = stream::unfold(watcher, |(mut watcher, slot)| async move {
         let text = watcher.next().await?;
         let event = Event::default().data(&*text).retry(RETRY);
-        Some((Ok::<_, Infallible>(event), (watcher, place)))
+        Some((Ok::<_, Infallible>(event), (watcher, slot)))
     });
     Sse::new(stream).keep_alive(KeepAlive::default()).into_response()
 }

@@ -17,7 +17,7 @@ use std::{
     net::Ipv4Addr,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicI64, Ordering::SeqCst},
     },
 };
@@ -43,6 +43,7 @@ pub use self::{
 };
 use super::{ClaudeOptions, agent::uuid};
 use crate::{
+    lock::lock,
     time::{Millis, Timestamp},
     wall_clock,
 };
@@ -171,7 +172,7 @@ impl FakeClaude {
 
     /// Lets something go wrong, once, when a turn comes to this moment next.
     pub fn inject(&self, at: ClaudeMoment, fault: ClaudeFault) {
-        self.world.faults.lock().unwrap_or_else(PoisonError::into_inner).push(Injection { at, fault });
+        lock(&self.world.faults).push(Injection { at, fault });
     }
 
     /// Waits until a turn stands at a gate.
@@ -213,7 +214,7 @@ async fn accept(world: Arc<World>, listener: TcpListener, end: CancellationToken
         let (world, halves, end) = (Arc::clone(&world), Arc::clone(&halves), end.clone());
         world.tasks.clone().spawn(async move {
             let Ok(half) = Half::accept(connection).await else { return };
-            let whole = halves.lock().unwrap_or_else(PoisonError::into_inner).join(half);
+            let whole = lock(&halves).join(half);
             if let Some((called, output, reader)) = whole {
                 tokio::select! {
                     () = end.cancelled() => {}
@@ -246,7 +247,7 @@ impl Halves {
 
 impl World {
     fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.log)
     }
 
     fn called_for(&self, prompt: &str) {
@@ -255,14 +256,14 @@ impl World {
 
     /// The next thing that goes wrong at this moment.
     fn fault_at(&self, moment: ClaudeMoment) -> Option<ClaudeFault> {
-        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut faults = lock(&self.faults);
         let place = faults.iter().position(|injection| injection.at == moment)?;
         Some(faults.remove(place).fault)
     }
 
     /// Takes a fault of this kind away from a moment; says whether there was one.
     fn take_fault(&self, moment: ClaudeMoment, fault: &ClaudeFault) -> bool {
-        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut faults = lock(&self.faults);
         let place = faults.iter().position(|injection| injection.at == moment && injection.fault == *fault);
         place.map(|place| faults.remove(place)).is_some()
     }
@@ -284,7 +285,7 @@ impl World {
 
     /// The line before a line.
     fn parent(&self, session: &str, line: Option<&str>) -> Option<String> {
-        let mut parents = self.parents.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parents = lock(&self.parents);
         parents.insert(session.to_owned(), line.unwrap_or_default().to_owned())
     }
 
@@ -343,7 +344,7 @@ impl World {
 }
 
 /// Writes a script that can be run at once. A process of its own does it: what this one has open for writing, a child that another thread
-/// starts holds open for a moment, and a file that somebody may write is not run.
+/// starts holds open for a moment, and the system does not run a file that is open for writing.
 fn write_executable(path: &Path, text: &str) -> io::Result<()> {
     let write = "printf %s \"$2\" >\"$1\" && chmod 755 \"$1\"";
     let written = std::process::Command::new("sh").args(["-c", write, "sh"]).arg(path).arg(text).status()?;

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -23,7 +23,7 @@ use super::{
     play,
     shim::{Called, End},
 };
-use crate::claude::agent::uuid;
+use crate::{claude::agent::uuid, lock::lock};
 
 /// What a process does when it cannot go on as it should.
 #[derive(Debug)]
@@ -123,14 +123,14 @@ impl FakeProcess {
                 self.say(message.clone());
                 let (request, answer) =
                     (text(&message["response"]["request_id"]), &message["response"]["response"]);
-                self.lock_answers().insert(request, answer.clone());
+                lock(&self.answers).insert(request, answer.clone());
                 self.answered.notify_waiters();
             }
             Some("control_request") if message["request"]["subtype"] == "interrupt" => {
                 let response = json!({"subtype": "success", "request_id": message["request_id"],
                     "response": {"still_queued": []}});
                 self.say(json!({"type": "control_response", "response": response}));
-                self.interrupt.lock().unwrap_or_else(PoisonError::into_inner).cancel();
+                lock(&self.interrupt).cancel();
             }
             Some("eof") => {
                 self.is_at_end.send_replace(true);
@@ -142,23 +142,19 @@ impl FakeProcess {
         }
     }
 
-    fn lock_answers(&self) -> std::sync::MutexGuard<'_, HashMap<String, Value>> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Prints a line.
     pub(super) fn say(&self, mut line: Value) {
         if let Some(fields) = line.as_object_mut() {
             fields.entry("session_id").or_insert_with(|| self.session.as_str().into());
             fields.entry("uuid").or_insert_with(|| uuid().into());
         }
-        // Whoever reads it may be gone.
+        // The reader may be gone.
         drop(self.output.send(format!("{line}\n").into_bytes()));
     }
 
     /// Writes a line to the transcript of the session or of one of its subagents.
     pub(super) fn write(&self, subagent: Option<&str>, lines: &[Value]) {
-        let lag = *self.lag.lock().unwrap_or_else(PoisonError::into_inner);
+        let lag = *lock(&self.lag);
         let path = self.world.transcript(&self.session, &self.directory, subagent);
         let lines: Vec<String> = lines.iter().map(Value::to_string).collect();
         let text = lines.join("\n") + "\n";
@@ -169,21 +165,21 @@ impl FakeProcess {
     }
 
     pub(super) fn spend(&self, cost: f64) {
-        *self.cost.lock().unwrap_or_else(PoisonError::into_inner) += cost;
+        *lock(&self.cost) += cost;
     }
 
     pub(super) fn cost(&self) -> f64 {
-        *self.cost.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.cost)
     }
 
     /// A turn begins, which an interrupt ends.
     pub(super) fn begin_turn(&self) {
-        *self.interrupt.lock().unwrap_or_else(PoisonError::into_inner) = CancellationToken::new();
+        *lock(&self.interrupt) = CancellationToken::new();
     }
 
     /// Waits for something, unless the turn is interrupted meanwhile.
     pub(super) async fn unless_interrupted<T>(&self, future: impl Future<Output = T>) -> Result<T, Halt> {
-        let interrupt = self.interrupt.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let interrupt = lock(&self.interrupt).clone();
         tokio::select! {
             biased;
             () = interrupt.cancelled() => Err(Halt::Interrupted),
@@ -197,7 +193,7 @@ impl FakeProcess {
             let answered = self.answered.notified();
             tokio::pin!(answered);
             answered.as_mut().enable();
-            if let Some(answer) = self.lock_answers().remove(request) {
+            if let Some(answer) = lock(&self.answers).remove(request) {
                 return Some(answer);
             }
             if *self.is_at_end.borrow() {
@@ -242,7 +238,7 @@ impl FakeProcess {
                 ClaudeFault::CloseInput => self.close_input().await,
                 ClaudeFault::Slow(pause) => sleep(pause).await,
                 ClaudeFault::Lag(lag) => {
-                    *self.lag.lock().unwrap_or_else(PoisonError::into_inner) = Some(lag);
+                    *lock(&self.lag) = Some(lag);
                 }
             }
         }

@@ -31,7 +31,7 @@ pub enum ClaudeStep {
     Gate(String),
     /// The provider refuses with a status and words.
     Error(u16, String),
-    /// Nobody is logged in.
+    /// The executable is not logged in.
     LoggedOut,
     /// There is no such model as the one that was chosen.
     NoSuchModel,

@@ -16,7 +16,7 @@ use std::{
 
 use self::{
     subagent::Subagent,
-    thread::{Line, Source, Thread},
+    thread::{LineSource, SubagentCall, Thread},
 };
 use super::{
     convert::{self, Meaning},
@@ -84,7 +84,7 @@ impl SessionMirror {
             StreamMessage::Assistant(line) => {
                 let id = thread_of(line.parent_tool_use_id.as_ref());
                 self.meet(&id, line.agent_id.as_ref(), &mut events);
-                self.assistant(&id, line, Source::Stream, &mut events);
+                self.assistant(&id, line, LineSource::Stream, &mut events);
             }
             StreamMessage::System(message) => self.system(message, &mut events),
             StreamMessage::Result(result) => {
@@ -257,11 +257,11 @@ impl SessionMirror {
     fn line(&mut self, id: &ConversationId, line: &TranscriptLine, events: &mut Vec<ConversationEvent>) {
         match line {
             TranscriptLine::User(line) => self.user(id, line, events),
-            TranscriptLine::Assistant(line) => self.assistant(id, line, Source::File, events),
+            TranscriptLine::Assistant(line) => self.assistant(id, line, LineSource::File, events),
             TranscriptLine::System(SystemLine { timestamp, event, .. }) => {
                 let thread = self.thread(id);
                 match event {
-                    TranscriptEvent::ApiError(retry) => thread.retried(retry, Source::File),
+                    TranscriptEvent::ApiError(retry) => thread.retried(retry, LineSource::File),
                     TranscriptEvent::CompactBoundary(boundary) => thread.boundary(boundary),
                     TranscriptEvent::Informational(remark) => thread.remark(remark, *timestamp, events),
                 }
@@ -335,12 +335,12 @@ impl SessionMirror {
         &mut self,
         id: &ConversationId,
         line: &AssistantLine,
-        source: Source,
+        source: LineSource,
         events: &mut Vec<ConversationEvent>,
     ) {
         let options = self.options;
         let placed = self.thread(id).line(line, source, options, events);
-        for Line { order, block } in placed {
+        for SubagentCall { order, block } in placed {
             let ContentBlock::ToolUse { id: call, input, .. } = block else { continue };
             let subagent = self.subagents.entry(call.clone()).or_default();
             if let Some(gave) = self.threads.get_mut(id).and_then(|thread| thread.take_result(call)) {
@@ -356,7 +356,7 @@ impl SessionMirror {
     fn system(&mut self, message: &SystemMessage, events: &mut Vec<ConversationEvent>) {
         let main = ConversationId::main();
         match message {
-            SystemMessage::ApiRetry(retry) => self.thread(&main).retried(retry, Source::Stream),
+            SystemMessage::ApiRetry(retry) => self.thread(&main).retried(retry, LineSource::Stream),
             SystemMessage::CompactBoundary(boundary) => self.thread(&main).boundary(boundary),
             SystemMessage::Informational(remark) => self.thread(&main).remark(remark, None, events),
             SystemMessage::TaskStarted(task) => {

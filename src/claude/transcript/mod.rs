@@ -70,7 +70,7 @@ pub fn parse_claude_stream(
     Ok(Transcript { state: folded.state, root, malformed })
 }
 
-/// A state, and somebody who is told each step before it is taken.
+/// A state, and a function that gets each event before it is folded.
 struct Folded<F> {
     state: SessionConversationState,
     on_event: F,

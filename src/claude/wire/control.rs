@@ -6,10 +6,12 @@ use serde::{
 };
 use serde_json::{Map, Value};
 
-use super::message::object;
 use crate::{
     ids::{AgentId, RequestId, ToolUseId},
-    json::tagged::{Fields, OneGo, Tagged},
+    json::{
+        decode::object,
+        tagged::{Fields, OneGo, Tagged},
+    },
 };
 
 /// Something that Claude Code asks its host.

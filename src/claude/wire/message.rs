@@ -11,7 +11,7 @@ use serde_json::{Map, Value, value::RawValue};
 use crate::{
     ids::{AgentId, MessageId, ToolUseId},
     json::{
-        decode::Object,
+        decode::object,
         tagged::{Fields, OneGo, Tagged},
     },
     time::Timestamp,
@@ -373,11 +373,6 @@ impl<'de> Deserialize<'de> for Content {
         }
         deserializer.deserialize_any(Visitor)
     }
-}
-
-/// An object. Serde would take an array for a struct too.
-pub(super) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
-    Object::deserialize(deserializer).map(|Object(value)| value)
 }
 
 /// Blocks; a text alone is one.

@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use super::{
     ApiUsage, AssistantLine, ContentBlock, ControlRequest, ControlResponse, SystemMessage, Unknown, UserLine,
-    message::{AssistantBody, object},
+    message::AssistantBody,
 };
 use crate::{
     ids::{MessageId, RequestId, SessionId, ToolUseId},
     json::{
-        decode::{DecodeError, JsonPath},
+        decode::{DecodeError, JsonPath, object},
         tagged::{Fields, OneGo, Tagged},
     },
 };

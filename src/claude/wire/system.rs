@@ -55,7 +55,7 @@ pub enum SystemMessage {
         /// An estimate.
         estimated_tokens: u64,
     },
-    /// A tool was not allowed to run, and nobody was asked.
+    /// A tool was not allowed to run, and no permission was asked for.
     PermissionDenied(PermissionDenied),
     /// A remark for people.
     Informational(Informational),

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::{
     ApiError, ApiErrorKind, Directory, OpenCodeClient,
-    http::{Answer, Call, Method, Operation},
+    call::{Call, Method, Operation},
+    http::Answer,
 };
 use crate::{
     error::InvalidInput,

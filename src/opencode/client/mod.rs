@@ -10,6 +10,7 @@ use reqwest::header::HeaderValue;
 use serde_json::Value;
 
 mod api;
+mod call;
 mod error;
 mod feed;
 mod http;
@@ -18,15 +19,16 @@ mod sse;
 mod stats;
 
 pub use api::{Cursor, DirectoryClient, MessageList, MessagePage, SessionFilter};
+pub use call::Method;
 pub use error::{ApiError, ApiErrorKind, ServerAnswer};
 pub use feed::{FeedLoss, FeedSignal, GoneReason, ResyncReason, Subscription};
-pub use http::Method;
 pub use options::{ClientBuilder, FeedOptions};
 pub use stats::ClientStatistics;
 
 use api::routes;
+use call::Call;
 use feed::Feeds;
-use http::{Call, Http};
+use http::Http;
 
 use crate::{
     directory::Directory,
@@ -201,7 +203,7 @@ impl RawRequest {
 
     /// Adds the directory, encoded as the server wants it.
     pub fn directory(self, directory: &Directory) -> Self {
-        self.query("directory", http::directory_value(directory))
+        self.query("directory", call::directory_value(directory))
     }
 
     /// Adds a JSON body.

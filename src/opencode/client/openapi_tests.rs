@@ -9,7 +9,10 @@ use expect_test::expect;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
-use super::{api::routes, http::Method};
+use super::{
+    api::routes,
+    call::{Method, Operation},
+};
 use crate::{
     ids::{MessageId, PartId, SessionId},
     opencode::wire::{self, *},
@@ -109,7 +112,7 @@ impl Document {
         &self.0["paths"][path][format!("{method:?}").to_lowercase()]
     }
 
-    fn body(&self, operation: super::http::Operation) -> &Value {
+    fn body(&self, operation: Operation) -> &Value {
         &self.operation(operation.method, operation.path)["requestBody"]["content"]["application/json"]["schema"]
     }
 }
@@ -142,7 +145,7 @@ fn every_route_and_parameter_exists() {
 
 #[test]
 fn every_body_that_is_sent_is_known() {
-    fn check(document: &Document, operation: super::http::Operation, body: &impl Serialize) {
+    fn check(document: &Document, operation: Operation, body: &impl Serialize) {
         let body = serde_json::to_value(body).unwrap();
         let objections = document.objections(document.body(operation), &body);
         assert!(objections.is_empty(), "{}: {objections:?}", operation.path);
@@ -264,7 +267,7 @@ fn every_field_that_is_read_exists_and_new_ones_are_listed() {
         ProviderInfo = "Provider";
         ModelInfo = "Model";
     }
-    let answer = |operation: super::http::Operation| {
+    let answer = |operation: Operation| {
         let operation = document.operation(operation.method, operation.path);
         document.resolve(&operation["responses"]["200"]["content"]["application/json"]["schema"])
     };
@@ -293,7 +296,7 @@ fn tag<'a>(schema: &'a Value, field: &str) -> &'a str {
 }
 
 #[test]
-fn every_kind_that_is_understood_exists_and_new_ones_are_listed() {
+fn every_kind_of_event_that_is_understood_exists_and_new_ones_are_listed() {
     let document = Document::load();
     let mut unknown = Vec::new();
     let mut known = Vec::new();
@@ -369,7 +372,11 @@ fn every_kind_that_is_understood_exists_and_new_ones_are_listed() {
         workspace.ready
         workspace.status"]]
     .assert_eq(&unknown.join("\n"));
+}
 
+#[test]
+fn every_kind_of_part_message_and_status_is_understood() {
+    let document = Document::load();
     for schema in document.variants(document.schema("Part")) {
         let part = Part::from_json(&document.sample(schema, 9).to_string()).unwrap();
         assert!(!matches!(part.body, PartBody::Unknown(_)), "{part:?}");

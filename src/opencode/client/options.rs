@@ -187,36 +187,24 @@ impl ClientBuilder {
     }
 
     setters! {
-        /// How long to wait for a connection (5 s).
+        /// Sets how long to wait for a connection; default 5 s.
         connect_timeout(timeout: Duration) { http.connect_timeout = timeout }
-        /// How long the server may take to begin an answer (30 s).
+        /// Sets how long the server may take to begin an answer; default 30 s.
         answer_timeout(timeout: Duration) { http.answer_timeout = timeout }
-        /// How long an answer may pause once it has begun (30 s).
+        /// Sets how long an answer may pause once it has begun; default 30 s.
         read_timeout(timeout: Duration) { http.read_timeout = timeout }
-        /// How many bytes an answer may have (64 MiB); the event feed has limits of its own.
+        /// Sets how many bytes an answer may have; default 64 MiB. The event feed has limits of its own.
         body_limit(bytes: usize) { http.body_limit = bytes }
-        /// How often a read is attempted before its error is returned (3 times); requests with an effect are never repeated.
+        /// Sets how often a read is attempted before its error is returned; default 3 times. Requests with an effect are never repeated.
         read_attempts(attempts: u32) { http.retry.attempts = attempts.max(1) }
-    }
-
-    /// The pause after the first failed read (100 ms), which doubles up to `max` (5 s), with jitter. A server that asks for
-    /// a longer pause than `max` gets none: the error is returned.
-    pub fn read_backoff(mut self, base: Duration, max: Duration) -> Self {
-        self.http.retry.base = base;
-        self.http.retry.max = max;
-        self
-    }
-
-    setters! {
-        /// How the event feed behaves.
+        /// Sets the pause after the first failed read, which doubles up to `max`, with jitter; default 100 ms up to 5 s. If the server asks
+        /// for a longer pause than `max`, the error is returned at once.
+        read_backoff(base: Duration, max: Duration) { http.retry.base = base; http.retry.max = max }
+        /// Sets how the event feed behaves; default [`FeedOptions::default`].
         feed(options: FeedOptions) { feed = options }
-    }
-
-    /// Says that the server sees the same files as this program (not assumed by default, but of a managed server). A session is then
-    /// refused where there is no directory; the server itself would make it, and every turn of it would fail.
-    pub fn shares_files(mut self) -> Self {
-        self.shares_files = true;
-        self
+        /// Says that the server sees the same files as this program; default it does not, unless it is a managed server. A session is then
+        /// refused where there is no directory; the server itself would make it, and every turn of it would fail.
+        shares_files() { shares_files = true }
     }
 
     /// Checks the settings. No request is made.
@@ -282,34 +270,21 @@ impl FeedOptions {
     }
 
     setters! {
-        /// How long a connection may take until the server says that it is open (30 s).
+        /// Sets how long a connection may take until the server says that it is open; default 30 s.
         ready_timeout(timeout: Duration) { ready_timeout = timeout }
-        /// How long the stream may be silent before it counts as dead (35 s). Servers from 1.2 send a heartbeat every 10 s; the stream of
-        /// an older one is opened anew when nothing happens for so long.
+        /// Sets how long the stream may be silent before it counts as dead; default 35 s. Servers from 1.2 send a heartbeat every 10 s; the
+        /// stream of an older one is opened anew when nothing happens for so long.
         silence(limit: Duration) { silence = limit }
-    }
-
-    /// The pause before the first reconnect (200 ms), which doubles up to `max` (10 s), with jitter.
-    pub fn backoff(mut self, base: Duration, max: Duration) -> Self {
-        self.backoff = base;
-        self.max_backoff = max;
-        self
-    }
-
-    setters! {
-        /// How long a connection has to last for the pauses to start again from the first (60 s).
+        /// Sets the pause before the first reconnect, which doubles up to `max`, with jitter; default 200 ms up to 10 s.
+        backoff(base: Duration, max: Duration) { backoff = base; max_backoff = max }
+        /// Sets how long a connection has to last for the pauses to start again from the first; default 60 s.
         calm(stretch: Duration) { calm = stretch }
-        /// How long a connection is kept after its last subscriber has gone (2 s), as the next one often comes soon.
+        /// Sets how long a connection is kept after its last subscriber has gone, as the next one often comes soon; default 2 s.
         linger(linger: Duration) { linger = linger }
-        /// How many bytes one event may have (16 MiB); a larger one is skipped and subscribers are told to resync.
+        /// Sets how many bytes one event may have; default 16 MiB. A larger one is skipped, and subscribers are told to resync.
         event_limit(bytes: NonZeroUsize) { event_limit = bytes }
-    }
-
-    /// How much may wait for a slow subscriber (65,536 events, 32 MiB) before it is told to resync instead.
-    pub fn queue(mut self, events: usize, bytes: usize) -> Self {
-        self.queue_events = events.max(1);
-        self.queue_bytes = bytes;
-        self
+        /// Sets how much may wait for a slow subscriber before it is told to resync instead; default 65,536 events and 32 MiB.
+        queue(events: usize, bytes: usize) { queue_events = events.max(1); queue_bytes = bytes }
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use tokio::{sync::mpsc, time::Instant};
 
 use super::{Fault, Shared, options::Flavour};
+use crate::deadline::reached;
 
 /// What a listener is told.
 #[derive(Debug, Clone)]
@@ -165,20 +166,13 @@ pub(super) fn body(
                         wire.signal(signal);
                     }
                 }
-                () = sleep_until(beat) => {
+                () = reached(beat) => {
                     wire.event(server_frame(&guard.shared, "server.heartbeat"));
                     beat = heartbeat.map(|every| Instant::now() + every);
                 }
             }
         }
     }))
-}
-
-async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Leaves the bus when the connection is gone.

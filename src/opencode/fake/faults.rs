@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::lock;
+use crate::lock::lock;
 
 /// An endpoint of the server, to aim a [`Fault`] at and to find requests by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -2,10 +2,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, MutexGuard},
+    sync::Mutex,
 };
 
 use tokio::sync::Notify;
+
+use crate::lock::lock;
 
 #[derive(Debug, Default)]
 pub(super) struct Gates {
@@ -22,20 +24,20 @@ struct Inner {
 impl Gates {
     /// Opens a gate for good.
     pub(super) fn open(&self, name: &str) {
-        self.lock().open.insert(name.to_owned());
+        lock(&self.inner).open.insert(name.to_owned());
         self.changed.notify_waiters();
     }
 
     /// How many wait at the gate now.
     pub(super) fn waiting(&self, name: &str) -> usize {
-        self.lock().waiting.get(name).copied().unwrap_or(0)
+        lock(&self.inner).waiting.get(name).copied().unwrap_or(0)
     }
 
     /// Waits until the gate is open.
     pub(super) async fn pass(&self, name: &str, arrived: impl FnOnce()) {
         let mut changed = std::pin::pin!(self.changed.notified());
         changed.as_mut().enable();
-        if self.lock().open.contains(name) {
+        if lock(&self.inner).open.contains(name) {
             return;
         }
         let _waiter = Waiter::new(self, name);
@@ -44,14 +46,10 @@ impl Gates {
             changed.as_mut().await;
             changed.set(self.changed.notified());
             changed.as_mut().enable();
-            if self.lock().open.contains(name) {
+            if lock(&self.inner).open.contains(name) {
                 return;
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        super::lock(&self.inner)
     }
 }
 
@@ -63,14 +61,14 @@ struct Waiter<'a> {
 
 impl<'a> Waiter<'a> {
     fn new(gates: &'a Gates, name: &'a str) -> Self {
-        *gates.lock().waiting.entry(name.to_owned()).or_default() += 1;
+        *lock(&gates.inner).waiting.entry(name.to_owned()).or_default() += 1;
         Self { gates, name }
     }
 }
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        if let Some(waiting) = self.gates.lock().waiting.get_mut(self.name) {
+        if let Some(waiting) = lock(&self.gates.inner).waiting.get_mut(self.name) {
             *waiting -= 1;
         }
     }

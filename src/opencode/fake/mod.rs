@@ -1,6 +1,7 @@
 //! A stand-in for an `OpenCode` server: same routes, same events in the same order, same accidents.
 
 mod answer;
+mod catalogue;
 mod clock;
 mod compaction;
 mod diff;
@@ -29,7 +30,7 @@ use std::{
     fmt, io,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -47,6 +48,7 @@ pub use recorder::{Log, ModelCall, RecordedEvent, RecordedRequest};
 pub use script::{ProviderError, Script, ScriptedTool, Step, ToolOutcome};
 
 use self::{events::Signal, faults::Faults, gates::Gates, recorder::Recorder, world::World};
+use crate::lock::lock;
 
 /// How many connections may wait to be accepted.
 const BACKLOG: u32 = 4096;
@@ -480,8 +482,4 @@ impl Shared {
         world.publish(directory, "server.instance.disposed", json!({"directory": directory}));
         world.bus.tell(Some(directory), &Signal::End);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

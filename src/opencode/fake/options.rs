@@ -81,17 +81,27 @@ impl FakeOptions {
     }
 
     setters! {
-        /// Demands HTTP Basic authentication as user `opencode`. Default: none.
+        /// Demands HTTP Basic authentication as user `opencode`; default none.
         password(password: impl Into<String>) { password = Some(password.into()) }
-        /// Imitates another release. Default: [`Flavour::V1_18`].
+        /// Imitates another release; default [`Flavour::V1_18`].
         flavour(flavour: Flavour) { flavour = flavour }
         /// Multiplies the server's own waits: between retries, for tools after an abort, before the tail of a turn.
-        /// The pauses of a script are not scaled. Default: 1.0, the real server's pace.
+        /// Default 1.0, the real server's pace. The pauses of a script are not scaled.
         time_scale(scale: f64) { time_scale = scale.max(0.0) }
-        /// How often an event stream carries `server.heartbeat`. Default: 10 s.
+        /// Sets how often an event stream carries `server.heartbeat`; default 10 s.
         heartbeat(interval: Duration) { heartbeat = interval }
-        /// The directory of requests that name none. Default: `/fake/project`.
+        /// Sets the directory of requests that name none; default `/fake/project`.
         directory(directory: impl Into<String>) { directory = directory.into() }
+        /// Sets the models' context and output limits in tokens; default 100,000 and 10,000. A step that uses more than their difference is
+        /// compacted.
+        limits(context: u64, output: u64) { context_limit = context; output_limit = output }
+        /// Sets the server's `permission` configuration, such as `{"bash": {"*": "allow", "touch *": "ask"}}`; default empty, which allows
+        /// everything.
+        permission(permission: Value) { permission = permission }
+        /// Sets how deep subagents may nest; default 1.
+        subagent_depth(depth: usize) { subagent_depth = depth }
+        /// Lets the `task` tool run in the background, as the server does behind an experimental flag; default not.
+        background_subagents() { background_subagents = true }
     }
 
     /// Adds an agent to `build`, `explore`, `general` and `plan`.
@@ -107,7 +117,7 @@ impl FakeOptions {
         self
     }
 
-    /// What a model, as `provider/model`, costs. By default all are free.
+    /// Sets what a model, as `provider/model`, costs; default nothing.
     pub fn price(mut self, model: impl Into<String>, price: ModelPrice) -> Self {
         self.prices.insert(model.into(), price);
         self
@@ -120,28 +130,6 @@ impl FakeOptions {
     /// The models that have a price, as `provider/model`.
     pub(super) fn prices(&self) -> impl Iterator<Item = (&str, &ModelPrice)> {
         self.prices.iter().map(|(model, price)| (model.as_str(), price))
-    }
-
-    /// The models' context and output limits in tokens; a step that uses more than their difference is compacted.
-    /// Default: 100,000 and 10,000.
-    pub fn limits(mut self, context: u64, output: u64) -> Self {
-        self.context_limit = context;
-        self.output_limit = output;
-        self
-    }
-
-    setters! {
-        /// The server's `permission` configuration, such as `{"bash": {"*": "allow", "touch *": "ask"}}`.
-        /// Default: empty, which allows everything.
-        permission(permission: Value) { permission = permission }
-        /// How deep subagents may nest. Default: 1.
-        subagent_depth(depth: usize) { subagent_depth = depth }
-    }
-
-    /// Lets the `task` tool run in the background, as the server does behind an experimental flag. Default: not.
-    pub fn background_subagents(mut self) -> Self {
-        self.background_subagents = true;
-        self
     }
 }
 

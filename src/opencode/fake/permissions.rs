@@ -199,11 +199,9 @@ impl Shared {
         message: Option<String>,
     ) -> bool {
         let mut world = self.world();
-        let pending = &mut world.instance(directory).permissions;
-        let Some(place) = pending.iter().position(|request| request.info["id"] == id) else {
+        let Some(request) = take_request(&mut world.instance(directory).permissions, id) else {
             return false;
         };
-        let request = pending.remove(place);
         let session = request.info["sessionID"].clone();
         let replied = |info: &Value, reply: &str| json!({"sessionID": session, "requestID": info["id"], "reply": reply});
         world.publish(directory, "permission.replied", replied(&request.info, reply));
@@ -242,11 +240,7 @@ impl Shared {
     /// Answers a question; `None` dismisses it. False when there is none of that id in the directory.
     pub(super) fn reply_question(&self, directory: &str, id: &str, answers: Option<Value>) -> bool {
         let mut world = self.world();
-        let pending = &mut world.instance(directory).questions;
-        let Some(place) = pending.iter().position(|request| request.info["id"] == id) else {
-            return false;
-        };
-        let request = pending.remove(place);
+        let Some(request) = take_request(&mut world.instance(directory).questions, id) else { return false };
         let mut properties = json!({"sessionID": request.info["sessionID"], "requestID": id});
         let kind = if let Some(answers) = &answers {
             properties["answers"] = answers.clone();
@@ -258,6 +252,12 @@ impl Shared {
         drop(request.answer.send(answers));
         true
     }
+}
+
+/// Takes the request of this id off a list.
+fn take_request<T>(pending: &mut Vec<Pending<T>>, id: &str) -> Option<Pending<T>> {
+    let index = pending.iter().position(|request| request.info["id"] == id)?;
+    Some(pending.remove(index))
 }
 
 /// Only the agents that talk to humans may ask them, and the built-in subagents keep no lists.

@@ -5,7 +5,8 @@ use std::sync::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::sync::Notify;
 
-use super::{Route, lock};
+use super::Route;
+use crate::lock::lock;
 
 /// Everything that happened at a fake so far, oldest first.
 #[derive(Debug, Clone, Default)]

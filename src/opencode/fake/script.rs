@@ -242,12 +242,10 @@ impl ScriptedTool {
         fails(message: impl Into<String>) { result.error = Some(message.into()) }
         /// Lets the fake's tool run until the gate is opened.
         gate(gate: impl Into<String>) { result.gate = Some(gate.into()) }
-    }
-
-    /// Lets the fake's tool ask for this permission before it runs, such as `bash` for `rm *`.
-    pub fn asks(mut self, permission: impl Into<String>, pattern: impl Into<String>) -> Self {
-        self.result.ask = Some((permission.into(), pattern.into()));
-        self
+        /// Lets the fake's tool ask for this permission before it runs, such as `bash` for `rm *`.
+        asks(permission: impl Into<String>, pattern: impl Into<String>) {
+            result.ask = Some((permission.into(), pattern.into()))
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     env,
     ffi::OsString,
     fmt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::{
     error::InvalidInput,
     opencode::client::{ApiError, ClientBuilder, OpenCodeClient},
+    process::find_program,
     setters::setters,
 };
 
@@ -78,10 +79,30 @@ impl LaunchOptions {
     }
 
     setters! {
-        /// The executable; by default what `OPENCODE_BIN` names, else `opencode` on the path.
+        /// Sets the executable; default what `OPENCODE_BIN` names, else `opencode` on the path.
         executable(path: impl Into<PathBuf>) { executable = Some(path.into()) }
-        /// The directory to start in (this process's own by default).
+        /// Sets the directory to start in; default this process's own.
         directory(path: impl Into<PathBuf>) { directory = Some(path.into()) }
+        /// Sets the port to listen on; default 0, for a free one. A server that then says that it listens anywhere else is not talked to.
+        port(port: u16) { port = port }
+        /// Sets configuration on top of the server's files, as in `opencode.json`; default none.
+        config(config: Value) { config = Some(config) }
+        /// Sets the password that clients need; default a random one.
+        ///
+        /// The server gets it in its environment, as it wants to. A small plugin takes it out of that again before any tool is started, so that a
+        /// model that lists its environment does not see it. A tool that reads the server's own start-up environment
+        /// (`/proc/<pid>/environ`) still finds it, as any process of the same user does: who has a shell has the API.
+        password(password: impl Into<Arc<str>>) { password = Some(password.into()) }
+        /// Sets how long the server may take until it answers; default 60 s.
+        startup_timeout(timeout: Duration) { startup_timeout = timeout }
+        /// Sets whether a crashed server is started again; default never.
+        restart(policy: RestartPolicy) { restart = policy }
+        /// Lets the server inherit none of this process's environment variables but these; default all. Most need `PATH` and `HOME`.
+        env_allow(names: impl IntoIterator<Item = impl Into<OsString>>) {
+            inherited = Inherited::Only(names.into_iter().map(Into::into).collect())
+        }
+        /// Lets the server inherit none of this process's environment variables; default all.
+        env_clear() { inherited = Inherited::Only(Vec::new()) }
     }
 
     /// Sets an environment variable of the server, and so of every tool that a model runs on it, in addition to those that it
@@ -91,39 +112,10 @@ impl LaunchOptions {
         self
     }
 
-    /// Lets the server inherit none of this process's environment variables but these. Most need `PATH` and `HOME`.
-    pub fn env_allow(mut self, names: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
-        self.inherited = Inherited::Only(names.into_iter().map(Into::into).collect());
-        self
-    }
-
-    /// Lets the server inherit none of this process's environment variables.
-    pub fn env_clear(mut self) -> Self {
-        self.inherited = Inherited::Only(Vec::new());
-        self
-    }
-
     /// Keeps the server from inheriting an environment variable of this process.
     pub fn env_remove(mut self, name: impl Into<OsString>) -> Self {
         self.removed.push(name.into());
         self
-    }
-
-    setters! {
-        /// The port to listen on (0, for a free one, by default). A server that then says that it listens anywhere else is not talked to.
-        port(port: u16) { port = port }
-        /// Configuration on top of the server's files, as in `opencode.json`.
-        config(config: Value) { config = Some(config) }
-        /// The password that clients need (a random one by default).
-        ///
-        /// The server gets it in its environment, as it wants to. A small plugin takes it out of that again before any tool is started, so that a
-        /// model that lists its environment does not see it. A tool that reads the server's own start-up environment
-        /// (`/proc/<pid>/environ`) still finds it, as any process of the same user does: who has a shell has the API.
-        password(password: impl Into<Arc<str>>) { password = Some(password.into()) }
-        /// How long the server may take until it answers (60 s).
-        startup_timeout(timeout: Duration) { startup_timeout = timeout }
-        /// Whether a crashed server is started again (never by default).
-        restart(policy: RestartPolicy) { restart = policy }
     }
 
     /// Changes the settings of the server's client; the address and the credentials are set.
@@ -161,11 +153,7 @@ impl LaunchOptions {
     }
 
     pub(super) fn program(&self) -> PathBuf {
-        let named = env::var_os("OPENCODE_BIN").filter(|path| !path.is_empty()).map(PathBuf::from);
-        let found = self.executable.clone().or(named).unwrap_or_else(|| PathBuf::from("opencode"));
-        // A bare name is looked up on the path; a path with a directory is meant from here, not from the server's directory.
-        let is_bare = found.parent() == Some(Path::new(""));
-        if is_bare { found } else { std::path::absolute(&found).unwrap_or(found) }
+        find_program(self.executable.as_deref(), "OPENCODE_BIN", "opencode")
     }
 
     pub(super) fn client(&self, url: &str, password: &Arc<str>) -> Result<OpenCodeClient, ApiError> {

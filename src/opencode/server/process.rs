@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     opencode::client::{ApiErrorKind, OpenCodeClient},
-    process::{LastLines, ProcessGroup, read_lines},
+    process::{LastLines, ProcessGroup, clean_up, read_lines},
 };
 
 /// Where a server is told to listen.
@@ -35,9 +35,6 @@ const PROBE_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long a server may take to end on its own. It needs none of it, but its tools may.
 const STOP_GRACE: Duration = Duration::from_secs(2);
-
-/// How long the last lines may take to arrive after the process has ended.
-const OUTPUT_GRACE: Duration = Duration::from_secs(1);
 
 pub(super) struct Process {
     child: Child,
@@ -114,11 +111,8 @@ impl Process {
     }
 
     async fn clean_up(&mut self, status: Option<std::process::ExitStatus>, requested: bool) -> ServerExit {
-        self.group.kill();
-        self.group.set(None);
-        // A process that left the group on purpose may keep the pipes open.
-        let _complete = timeout(OUTPUT_GRACE, self.readers.wait()).await;
-        ServerExit { status, requested, stderr: self.stderr.all() }
+        let stderr = clean_up(&self.group, &self.readers, &self.stderr).await;
+        ServerExit { status, requested, stderr }
     }
 
     async fn become_ready(

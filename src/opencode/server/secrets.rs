@@ -1,4 +1,4 @@
-//! What a server is told and nobody else is to read: its password and the keys in its environment and configuration.
+//! What only the server is to read: its password and the keys in its environment and configuration.
 
 use std::{
     ffi::{OsStr, OsString},

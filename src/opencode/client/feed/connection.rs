@@ -11,17 +11,13 @@ use crate::{
     backoff::Backoff,
     ids::SessionId,
     opencode::{
-        client::{
-            ApiError,
-            http::{Call, Http},
-            sse::EventDecoder,
-        },
+        client::{ApiError, call::Call, http::Http, sse::EventDecoder},
         wire::{EventPayload, ServerEvent},
     },
 };
 
 /// Where connections come from; tests have one without sockets.
-pub(super) trait Source: Send + Sync + 'static {
+pub(super) trait EventSource: Send + Sync + 'static {
     type Chunks: Stream<Item = Result<Bytes, ApiError>> + Send + Unpin;
 
     fn open(&self) -> impl Future<Output = Result<Self::Chunks, ApiError>> + Send;
@@ -39,7 +35,7 @@ impl HttpSource {
     }
 }
 
-impl Source for HttpSource {
+impl EventSource for HttpSource {
     type Chunks = BoxStream<'static, Result<Bytes, ApiError>>;
 
     async fn open(&self) -> Result<Self::Chunks, ApiError> {
@@ -52,7 +48,7 @@ impl Source for HttpSource {
 const BURST: usize = 256;
 
 /// Runs a feed until it has no subscribers, the client is shut down, or the server refuses for good.
-pub(super) async fn run<S: Source>(feeds: Arc<OpenFeeds>, feed: Arc<Feed>, source: S) {
+pub(super) async fn run<S: EventSource>(feeds: Arc<OpenFeeds>, feed: Arc<Feed>, source: S) {
     let reason = tokio::select! {
         biased;
         () = feeds.cancel.cancelled() => GoneReason::ShutDown,
@@ -63,7 +59,7 @@ pub(super) async fn run<S: Source>(feeds: Arc<OpenFeeds>, feed: Arc<Feed>, sourc
     feeds.end(&feed, &reason);
 }
 
-async fn keep_connected<S: Source>(feeds: &OpenFeeds, feed: &Feed, source: &S) -> GoneReason {
+async fn keep_connected<S: EventSource>(feeds: &OpenFeeds, feed: &Feed, source: &S) -> GoneReason {
     let options = &feeds.options;
     let mut backoff = Backoff::new(options.backoff, options.max_backoff);
     loop {
@@ -94,7 +90,7 @@ struct Connection<'a> {
 
 impl Connection<'_> {
     /// Opens the stream and hands out its events until it ends.
-    async fn run<S: Source>(&mut self, source: &S) -> FeedLoss {
+    async fn run<S: EventSource>(&mut self, source: &S) -> FeedLoss {
         let options = &self.feeds.options;
         let after = options.ready_timeout;
         let ready_by = Instant::now() + after;

@@ -15,7 +15,7 @@ use std::{
     fmt,
     future::poll_fn,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     task::{Context, Poll},
     time::Duration,
 };
@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     ids::SessionId,
+    lock::lock,
     opencode::wire::{DecodeError, EventPayload, ServerEvent},
 };
 
@@ -37,7 +38,7 @@ mod peek;
 mod queue;
 mod routing;
 
-use connection::{HttpSource, Source};
+use connection::{EventSource, HttpSource};
 use queue::{Queue, Reader};
 use routing::{Routing, SubscriberId};
 
@@ -289,7 +290,7 @@ impl Feeds {
     }
 
     /// Adds a subscriber to a directory's feed, which is opened from `source` if it is not open.
-    fn subscribe<S: Source>(
+    fn subscribe<S: EventSource>(
         &self,
         directory: Option<&Directory>,
         everything: bool,
@@ -423,11 +424,6 @@ fn decode(json: &str, counters: &Counters) -> Result<ServerEvent, DecodeError> {
         }
     }
     event
-}
-
-/// A panic elsewhere leaves these sections consistent, so a poisoned lock is as good as any.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

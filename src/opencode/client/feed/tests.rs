@@ -36,7 +36,7 @@ struct Memory {
     opened: mpsc::UnboundedSender<Instant>,
 }
 
-impl Source for Memory {
+impl EventSource for Memory {
     type Chunks = BoxStream<'static, Result<Bytes, ApiError>>;
 
     async fn open(&self) -> Result<Self::Chunks, ApiError> {

@@ -12,17 +12,20 @@ use futures_util::{
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    time::{Instant, sleep_until},
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{PoolOptions, PoolStatistics, ServerEnvironment, ServerLease};
-use crate::opencode::server::{LaunchError, OpenCodeServer, ServerState};
+use crate::{
+    deadline::reached,
+    opencode::server::{LaunchError, OpenCodeServer, ServerState},
+};
 
 /// What a pool's handles and leases ask for.
 pub(super) enum Request {
     Get { environment: ServerEnvironment, reply: Reply },
-    Release { place: u64 },
+    Release { slot: u64 },
     GaveUp,
 }
 
@@ -30,16 +33,16 @@ type Reply = oneshot::Sender<Result<ServerLease, LaunchError>>;
 
 /// What became of a server.
 enum Change {
-    Launched { place: u64, result: Box<Result<OpenCodeServer, LaunchError>> },
-    Exited { place: u64 },
-    Ended { place: u64 },
+    Launched { slot: u64, result: Box<Result<OpenCodeServer, LaunchError>> },
+    Exited { slot: u64 },
+    Ended { slot: u64 },
 }
 
 pub(super) struct Keeper {
     options: PoolOptions,
     /// Not more than the options allow.
-    places: Vec<Place>,
-    next_place: u64,
+    slots: Vec<Slot>,
+    next_slot: u64,
     /// In the order in which they came.
     waiting: VecDeque<Waiting>,
     changes: FuturesUnordered<BoxFuture<'static, Change>>,
@@ -56,18 +59,18 @@ struct Waiting {
 }
 
 /// A server, from its start to its end.
-struct Place {
+struct Slot {
     id: u64,
     environment: ServerEnvironment,
     state: State,
 }
 
 enum State {
-    /// Left when it answers; the place goes if it cannot be started.
+    /// Left when it answers; the slot goes if it cannot be started.
     Starting,
-    /// Left when it has no leases and its time is up or its place is wanted; the place goes if the server dies.
+    /// Left when it has no leases and its time is up or its slot is wanted; the slot goes if the server dies.
     Running { server: Arc<OpenCodeServer>, leases: usize, idle_since: Instant },
-    /// The place goes when the server has gone.
+    /// The slot goes when the server has gone.
     Ending(Arc<OpenCodeServer>),
 }
 
@@ -80,8 +83,8 @@ impl Keeper {
     ) -> Self {
         Self {
             options,
-            places: Vec::new(),
-            next_place: 0,
+            slots: Vec::new(),
+            next_slot: 0,
             waiting: VecDeque::new(),
             changes: FuturesUnordered::new(),
             requests,
@@ -96,13 +99,7 @@ impl Keeper {
             self.serve();
             self.end_what_is_idle_for_too_long();
             self.publish();
-            let idle_end = self.next_idle_end();
-            let idle_end = async {
-                match idle_end {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let idle_end = reached(self.next_idle_end());
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 Some(request) = self.requests.recv() => self.take(request),
@@ -116,10 +113,8 @@ impl Keeper {
     fn take(&mut self, request: Request) {
         match request {
             Request::Get { environment, reply } => self.waiting.push_back(Waiting { environment, reply }),
-            Request::Release { place } => {
-                if let Some(Place { state: State::Running { leases, idle_since, .. }, .. }) =
-                    self.place(place)
-                {
+            Request::Release { slot } => {
+                if let Some(Slot { state: State::Running { leases, idle_since, .. }, .. }) = self.slot(slot) {
                     *leases -= 1;
                     *idle_since = Instant::now();
                 }
@@ -130,18 +125,18 @@ impl Keeper {
 
     fn apply(&mut self, change: Change) {
         match change {
-            Change::Launched { place, result } => match *result {
-                Ok(server) => self.launched(place, Arc::new(server)),
-                Err(error) => self.failed(place, error),
+            Change::Launched { slot, result } => match *result {
+                Ok(server) => self.launched(slot, Arc::new(server)),
+                Err(error) => self.failed(slot, error),
             },
-            Change::Exited { place } => {
-                if let Some(Place { state: State::Running { .. }, .. }) = self.place(place) {
+            Change::Exited { slot } => {
+                if let Some(Slot { state: State::Running { .. }, .. }) = self.slot(slot) {
                     self.totals.died += 1;
-                    self.remove(place);
+                    self.remove(slot);
                 }
             }
-            Change::Ended { place } => {
-                self.remove(place);
+            Change::Ended { slot } => {
+                self.remove(slot);
             }
         }
     }
@@ -151,20 +146,20 @@ impl Keeper {
         let watched = Arc::clone(&server);
         let exited = async move {
             watched.exited().await;
-            Change::Exited { place: id }
+            Change::Exited { slot: id }
         };
         self.changes.push(exited.boxed());
-        if let Some(place) = self.place(id) {
-            place.state = State::Running { server, leases: 0, idle_since: Instant::now() };
+        if let Some(slot) = self.slot(id) {
+            slot.state = State::Running { server, leases: 0, idle_since: Instant::now() };
         }
     }
 
     /// The one who has waited longest for the server gets the error; the others are served anew.
     fn failed(&mut self, id: u64, error: LaunchError) {
         self.totals.failed += 1;
-        let Some(place) = self.remove(id) else { return };
+        let Some(slot) = self.remove(id) else { return };
         let is_for_it =
-            |waiting: &Waiting| waiting.environment == place.environment && !waiting.reply.is_closed();
+            |waiting: &Waiting| waiting.environment == slot.environment && !waiting.reply.is_closed();
         if let Some(index) = self.waiting.iter().position(is_for_it)
             && let Some(waiting) = self.waiting.remove(index)
         {
@@ -173,27 +168,27 @@ impl Keeper {
         }
     }
 
-    /// Gives a server to each who waits, in order, as far as there are servers and places.
+    /// Gives a server to each who waits, in order, as far as there are servers and slots.
     fn serve(&mut self) {
         self.waiting.retain(|waiting| !waiting.reply.is_closed());
         let mut index = 0;
         while let Some(Waiting { environment, .. }) = self.waiting.get(index) {
             let is_for_it =
-                |place: &Place| place.environment == *environment && !matches!(place.state, State::Ending(_));
-            let Some(place) = self.places.iter().position(is_for_it) else {
-                if self.places.len() >= self.options.max_servers {
+                |slot: &Slot| slot.environment == *environment && !matches!(slot.state, State::Ending(_));
+            let Some(slot) = self.slots.iter().position(is_for_it) else {
+                if self.slots.len() >= self.options.max_servers {
                     self.make_room();
                     // Those behind wait too, even for a server that runs: else its users could keep this one out for ever.
                     return;
                 }
                 // Servers with the same HOME share a database, and two that set it up at once both fail. So they start one at a time.
-                if !self.places.iter().any(|place| matches!(place.state, State::Starting)) {
+                if !self.slots.iter().any(|slot| matches!(slot.state, State::Starting)) {
                     self.start(environment.clone());
                 }
                 index += 1;
                 continue;
             };
-            match self.places[place].lease(&self.sender) {
+            match self.slots[slot].lease(&self.sender) {
                 Some(lease) => {
                     if let Some(waiting) = self.waiting.remove(index) {
                         // A lease that is not wanted any more is dropped, and so released.
@@ -206,33 +201,33 @@ impl Keeper {
     }
 
     fn start(&mut self, environment: ServerEnvironment) {
-        let id = self.next_place;
-        self.next_place += 1;
+        let id = self.next_slot;
+        self.next_slot += 1;
         let launch = OpenCodeServer::launch(environment.launch_options(&self.options.base));
-        let launch = launch.map(move |result| Change::Launched { place: id, result: Box::new(result) });
+        let launch = launch.map(move |result| Change::Launched { slot: id, result: Box::new(result) });
         self.changes.push(launch.boxed());
-        self.places.push(Place { id, environment, state: State::Starting });
+        self.slots.push(Slot { id, environment, state: State::Starting });
     }
 
     /// Ends the server that is idle for longest, unless one is being ended already.
     fn make_room(&mut self) {
-        if self.places.iter().any(|place| matches!(place.state, State::Ending(_))) {
+        if self.slots.iter().any(|slot| matches!(slot.state, State::Ending(_))) {
             return;
         }
-        let idle = self.places.iter().filter_map(|place| Some((place.idle_since()?, place.id)));
+        let idle = self.slots.iter().filter_map(|slot| Some((slot.idle_since()?, slot.id)));
         if let Some((_, id)) = idle.min() {
             self.end(id);
         }
     }
 
     fn end(&mut self, id: u64) {
-        let Some(place) = self.place(id) else { return };
-        if let State::Running { server, .. } = &place.state {
+        let Some(slot) = self.slot(id) else { return };
+        if let State::Running { server, .. } = &slot.state {
             let server = Arc::clone(server);
-            place.state = State::Ending(Arc::clone(&server));
+            slot.state = State::Ending(Arc::clone(&server));
             let ended = async move {
                 server.end().await;
-                Change::Ended { place: id }
+                Change::Ended { slot: id }
             };
             self.changes.push(ended.boxed());
         }
@@ -241,10 +236,10 @@ impl Keeper {
     fn end_what_is_idle_for_too_long(&mut self) {
         let now = Instant::now();
         let limit = self.options.idle_shutdown;
-        let is_over = |place: &&Place| {
-            place.idle_since().is_some_and(|since| now.saturating_duration_since(since) >= limit)
+        let is_over = |slot: &&Slot| {
+            slot.idle_since().is_some_and(|since| now.saturating_duration_since(since) >= limit)
         };
-        let over: Vec<u64> = self.places.iter().filter(is_over).map(|place| place.id).collect();
+        let over: Vec<u64> = self.slots.iter().filter(is_over).map(|slot| slot.id).collect();
         for id in over {
             self.end(id);
         }
@@ -252,7 +247,7 @@ impl Keeper {
 
     /// When the next server has been idle for too long.
     fn next_idle_end(&self) -> Option<Instant> {
-        let first = self.places.iter().filter_map(Place::idle_since).min()?;
+        let first = self.slots.iter().filter_map(Slot::idle_since).min()?;
         // A limit that is too long for the clock is none.
         first.checked_add(self.options.idle_shutdown)
     }
@@ -268,7 +263,7 @@ impl Keeper {
         }
         // Kills what is being started.
         self.changes.clear();
-        let servers = self.places.drain(..).filter_map(|place| match place.state {
+        let servers = self.slots.drain(..).filter_map(|slot| match slot.state {
             State::Starting => None,
             State::Running { server, .. } | State::Ending(server) => Some(server),
         });
@@ -278,8 +273,8 @@ impl Keeper {
 
     fn publish(&self) {
         let mut now = PoolStatistics { waiting: self.waiting.len(), ..self.totals };
-        for place in &self.places {
-            let count = match &place.state {
+        for slot in &self.slots {
+            let count = match &slot.state {
                 State::Starting => &mut now.starting,
                 State::Running { leases: 0, .. } => &mut now.idle,
                 State::Running { .. } => &mut now.in_use,
@@ -290,23 +285,23 @@ impl Keeper {
         self.publish.send_if_modified(|told| std::mem::replace(told, now) != now);
     }
 
-    fn place(&mut self, id: u64) -> Option<&mut Place> {
-        self.places.iter_mut().find(|place| place.id == id)
+    fn slot(&mut self, id: u64) -> Option<&mut Slot> {
+        self.slots.iter_mut().find(|slot| slot.id == id)
     }
 
-    fn remove(&mut self, id: u64) -> Option<Place> {
-        let index = self.places.iter().position(|place| place.id == id)?;
-        Some(self.places.remove(index))
+    fn remove(&mut self, id: u64) -> Option<Slot> {
+        let index = self.slots.iter().position(|slot| slot.id == id)?;
+        Some(self.slots.remove(index))
     }
 }
 
-impl Place {
+impl Slot {
     /// The use of the server, if it runs. One that has died is replaced when that is noticed, which is soon.
     fn lease(&mut self, requests: &mpsc::UnboundedSender<Request>) -> Option<ServerLease> {
         match &mut self.state {
             State::Running { server, leases, .. } if !matches!(server.state(), ServerState::Exited(_)) => {
                 *leases += 1;
-                Some(ServerLease { server: Arc::clone(server), place: self.id, requests: requests.clone() })
+                Some(ServerLease { server: Arc::clone(server), slot: self.id, requests: requests.clone() })
             }
             State::Starting | State::Running { .. } | State::Ending(_) => None,
         }

@@ -84,7 +84,7 @@ pub struct ServerEnvironment {
 pub struct ServerLease {
     server: Arc<OpenCodeServer>,
     /// Which server of the pool it is.
-    place: u64,
+    slot: u64,
     requests: mpsc::UnboundedSender<Request>,
 }
 
@@ -203,9 +203,9 @@ impl PoolOptions {
     }
 
     setters! {
-        /// How many servers there may be at a time, those included that start or end (4, and at least one).
+        /// Sets how many servers there may be at a time, those included that start or end; default 4, and at least one.
         max_servers(limit: usize) { max_servers = limit.max(1) }
-        /// How long a server may be idle before it is ended (5 min).
+        /// Sets how long a server may be idle before it is ended; default 5 min.
         idle_shutdown(after: Duration) { idle_shutdown = after }
     }
 }
@@ -217,9 +217,9 @@ impl ServerEnvironment {
     }
 
     setters! {
-        /// The directory to start in. A server serves others, too, so most need no server for each.
+        /// Sets the directory to start in; default as in the pool's options. A server serves others, too, so most need no server for each.
         directory(path: impl Into<PathBuf>) { directory = Some(path.into()) }
-        /// Configuration on top of the pool's, as in `opencode.json`: objects are merged, and all else is replaced.
+        /// Sets configuration on top of the pool's, as in `opencode.json`: objects are merged, and all else is replaced; default none.
         config(config: Value) { config = Some(config) }
     }
 
@@ -268,7 +268,7 @@ impl Deref for ServerLease {
 impl Drop for ServerLease {
     fn drop(&mut self) {
         // Without a keeper the server goes with its last lease.
-        drop(self.requests.send(Request::Release { place: self.place }));
+        drop(self.requests.send(Request::Release { slot: self.slot }));
     }
 }
 

@@ -1,5 +1,7 @@
 //! One thread of a session: its blocks as far as they are known.
 
+mod differences;
+
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -26,20 +28,20 @@ use crate::{
 
 /// Where a line came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum LineSource {
     Stream = 0,
     File = 1,
 }
 
 /// A call for a subagent, and where it stands.
-pub(super) struct Line<'a> {
+pub(super) struct SubagentCall<'a> {
     pub(super) order: Option<BlockOrder>,
     pub(super) block: &'a ContentBlock,
 }
 
-/// A result whose call has not been seen.
+/// A result that was read before its call.
 #[derive(Debug)]
-pub(super) struct Gave {
+pub(super) struct EarlyResult {
     pub(super) content: Content,
     pub(super) is_error: bool,
     timestamp: Option<Timestamp>,
@@ -52,7 +54,7 @@ pub(super) struct Thread {
     pub(super) blocks: HashMap<BlockId, Arc<ConversationBlock>>,
     pub(super) messages: HashMap<MessageId, Message>,
     pub(super) open: Option<Open>,
-    results: HashMap<ToolUseId, Gave>,
+    results: HashMap<ToolUseId, EarlyResult>,
     /// Why the conversation was summarised, until the summary comes.
     boundary: Metadata,
     boundaries: HashSet<MessageId>,
@@ -112,10 +114,10 @@ impl Thread {
     pub(super) fn line<'l>(
         &mut self,
         line: &'l AssistantLine,
-        source: Source,
+        source: LineSource,
         options: ConvertOptions,
         events: &mut Vec<ConversationEvent>,
-    ) -> Vec<Line<'l>> {
+    ) -> Vec<SubagentCall<'l>> {
         let body = &line.message;
         let is_synthetic = line.is_synthetic();
         let is_shown = body.content.iter().any(|block| shows(block, is_synthetic));
@@ -137,12 +139,12 @@ impl Thread {
             match block {
                 ContentBlock::ToolUse { name, .. } if convert::is_agent_tool(name) => {
                     self.belongs(&body.id, block);
-                    calls.push(Line { order, block });
+                    calls.push(SubagentCall { order, block });
                 }
                 ContentBlock::ToolUse { id, .. } => {
                     self.belongs(&body.id, block);
                     self.call(block, order, line.timestamp, events);
-                    if let Some(Gave { content, is_error, timestamp }) = self.results.remove(id) {
+                    if let Some(EarlyResult { content, is_error, timestamp }) = self.results.remove(id) {
                         self.gave(id, &content, is_error, timestamp, events);
                     }
                 }
@@ -155,13 +157,13 @@ impl Thread {
 
     /// Which block of its message a line is, and whether its source tells it for the first time; nothing for a subagent's line that
     /// shows nothing, since those are not streamed.
-    fn index(&mut self, line: &AssistantLine, is_shown: bool, source: Source) -> Option<(u32, bool)> {
+    fn index(&mut self, line: &AssistantLine, is_shown: bool, source: LineSource) -> Option<(u32, bool)> {
         let is_main = self.id.is_main();
         if !is_main && !is_shown {
             return None;
         }
         let body = &line.message;
-        let open = self.open.as_ref().filter(|open| source == Source::Stream && open.message == body.id);
+        let open = self.open.as_ref().filter(|open| source == LineSource::Stream && open.message == body.id);
         let open = open.and_then(Open::index);
         let message = self.messages.entry(body.id.clone()).or_default();
         let count = u32::try_from(message.lines.len()).unwrap_or(u32::MAX);
@@ -327,7 +329,7 @@ impl Thread {
         events: &mut Vec<ConversationEvent>,
     ) {
         let Some(call) = self.blocks.get(&BlockId::from(id)).cloned() else {
-            let gave = Gave { content: content.clone(), is_error, timestamp };
+            let gave = EarlyResult { content: content.clone(), is_error, timestamp };
             self.results.entry(id.clone()).or_insert(gave);
             return;
         };
@@ -357,7 +359,7 @@ impl Thread {
     }
 
     /// A result that came before what turned out to be a subagent's call.
-    pub(super) fn take_result(&mut self, id: &ToolUseId) -> Option<Gave> {
+    pub(super) fn take_result(&mut self, id: &ToolUseId) -> Option<EarlyResult> {
         self.results.remove(id)
     }
 
@@ -413,7 +415,7 @@ impl Thread {
     }
 
     /// An attempt failed.
-    pub(super) fn retried(&mut self, retry: &ApiRetry, source: Source) {
+    pub(super) fn retried(&mut self, retry: &ApiRetry, source: LineSource) {
         let is_news = retry.uuid.as_ref().is_none_or(|uuid| self.retried.insert(uuid.clone()));
         if is_news {
             self.retries[source as usize].push(retry.clone());
@@ -421,7 +423,12 @@ impl Thread {
     }
 
     /// Shows the attempts that failed before a message: nothing else says when they did in both sources.
-    fn show_retries(&mut self, line: &AssistantLine, source: Source, events: &mut Vec<ConversationEvent>) {
+    fn show_retries(
+        &mut self,
+        line: &AssistantLine,
+        source: LineSource,
+        events: &mut Vec<ConversationEvent>,
+    ) {
         let message = &line.message.id;
         let Some(created) = self.messages.get(message).and_then(|message| message.created) else { return };
         for (number, retry) in (1..).zip(std::mem::take(&mut self.retries[source as usize])) {
@@ -452,50 +459,6 @@ impl Thread {
         if message.usage != ApiUsage::default() && message.told != told {
             message.told = told;
             events.extend(message.usage_event(&self.id, id));
-        }
-    }
-
-    /// What was known and is not said any more.
-    pub(super) fn gone(&self, said: Option<&Self>, events: &mut Vec<ConversationEvent>) {
-        let is_said = |id: &BlockId| said.is_some_and(|said| said.blocks.contains_key(id));
-        let mut gone: Vec<_> = self.blocks.keys().filter(|id| !is_said(id)).collect();
-        gone.sort();
-        events.extend(gone.into_iter().map(|id| ConversationEvent::BlockRemoved {
-            conversation_id: self.id.clone(),
-            block_id: id.clone(),
-        }));
-        for (id, message) in &self.messages {
-            let told = |said: &Self| said.messages.get(id).is_some_and(|message| message.told.is_some());
-            if let Some((created, _)) = message.told
-                && !said.is_some_and(told)
-            {
-                events.push(ConversationEvent::MetadataUpdate {
-                    conversation_id: self.id.clone(),
-                    message_id: id.clone(),
-                    created,
-                    model: None,
-                    usage: None,
-                });
-            }
-        }
-    }
-
-    /// What is said and was not known.
-    pub(super) fn news(&self, known: Option<&Self>, events: &mut Vec<ConversationEvent>) {
-        let is_known = |block: &Arc<ConversationBlock>| {
-            known.and_then(|known| known.blocks.get(&block.id)).is_some_and(|known| known == block)
-        };
-        let mut news: Vec<_> = self.blocks.values().filter(|block| !is_known(block)).collect();
-        news.sort_by_key(|block| (&block.order, &block.id));
-        events.extend(news.into_iter().map(|block| ConversationEvent::BlockUpsert {
-            conversation_id: self.id.clone(),
-            block: block.clone(),
-        }));
-        for (id, message) in &self.messages {
-            let known = known.and_then(|known| known.messages.get(id)).and_then(|known| known.told);
-            if message.told != known {
-                events.extend(message.usage_event(&self.id, id));
-            }
         }
     }
 }
