@@ -116,8 +116,9 @@ impl Hasher for IdHasher {
         for word in words {
             self.write_u64(u64::from_le_bytes(*word));
         }
-        for byte in rest {
-            self.write_u8(*byte);
+        match bytes.last_chunk() {
+            Some(last) if !rest.is_empty() => self.write_u64(u64::from_le_bytes(*last)),
+            Some(_) | None => rest.iter().for_each(|byte| self.write_u8(*byte)),
         }
     }
 
@@ -135,22 +136,25 @@ impl Hasher for IdHasher {
     }
 }
 
-/// How many ids a thread remembers. A session's events name its own id, and those of a message and a few parts.
-const RECENT: usize = 64;
-/// Longer ids are not remembered.
+/// How many a thread remembers. A session's events name its own id, those of a message and a few parts, and its model and directory.
+const RECENT: usize = 128;
+/// Longer ones are not remembered.
 const MAX_RECENT_BYTES: usize = 64;
 
-/// An id that was read. One that this thread has read lately shares its bytes.
-fn shared(id: &str) -> Arc<str> {
+/// An id, or another string that is written over and over. One that this thread has read lately shares its bytes.
+pub(crate) fn shared(id: &str) -> Arc<str> {
     thread_local! {
         static LAST: RefCell<[Option<Arc<str>>; RECENT]> = const { RefCell::new([const { None }; RECENT]) };
     }
-    // An id ends in random letters.
-    let Some(end) = id.as_bytes().last_chunk().filter(|_| id.len() <= MAX_RECENT_BYTES) else {
+    if id.len() > MAX_RECENT_BYTES {
         return id.into();
-    };
+    }
     let mut hasher = IdHasher::default();
-    hasher.write_u64(u64::from_le_bytes(*end));
+    // An id ends in random letters.
+    match id.as_bytes().last_chunk() {
+        Some(end) => hasher.write_u64(u64::from_le_bytes(*end)),
+        None => hasher.write(id.as_bytes()),
+    }
     let known = LAST.try_with(|last| {
         let mut last = last.borrow_mut();
         let slot = last.get_mut(usize::try_from(hasher.finish() % RECENT as u64).ok()?)?;

@@ -5,12 +5,12 @@
 //! general decoder then reads the same text from its beginning, so that it alone decides what is malformed, and says where.
 //! What a cursor does read it reads as the general decoder would.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
-use crate::time::Millis;
+use crate::{ids::shared, time::Millis};
 
 /// How deep a value may be nested that is skipped or read as a [`Value`].
 const MAX_DEPTH: u8 = 32;
@@ -26,13 +26,21 @@ pub(crate) trait Scan: Sized {
 pub(crate) struct Cursor<'a> {
     text: &'a str,
     at: usize,
-    /// Where the field began that is being read.
-    field: usize,
+    /// The first fields of an object were read, and [`Cursor::fields`] goes on behind them.
+    is_inside: bool,
 }
+
+/// The name of a field as it stands in JSON, with the colon.
+macro_rules! field_name {
+    ($name:expr) => {
+        concat!("\"", $name, "\":")
+    };
+}
+pub(crate) use field_name;
 
 impl<'a> Cursor<'a> {
     pub(crate) fn new(text: &'a str) -> Self {
-        Self { text, at: 0, field: 0 }
+        Self { text, at: 0, is_inside: false }
     }
 
     /// Whether everything was read.
@@ -40,19 +48,23 @@ impl<'a> Cursor<'a> {
         self.at == self.text.len()
     }
 
-    /// Reads an object, each of its fields with `field`, which gets the name and has to read the value.
+    /// Reads an object, each of its fields with `field`, which has to read the name and the value.
     #[inline]
-    pub(crate) fn fields(&mut self, mut field: impl FnMut(&'a str, &mut Self) -> Option<()>) -> Option<()> {
-        self.expect(b'{')?;
-        if self.peek()? == b'}' {
-            return self.expect(b'}');
+    pub(crate) fn fields(&mut self, mut field: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        if std::mem::take(&mut self.is_inside) {
+            match self.next()? {
+                b',' => {}
+                b'}' => return Some(()),
+                _ => return None,
+            }
+        } else {
+            self.expect(b'{')?;
+            if self.peek()? == b'}' {
+                return self.expect(b'}');
+            }
         }
         loop {
-            let start = self.at;
-            let name = self.plain()?;
-            self.expect(b':')?;
-            self.field = start;
-            field(name, self)?;
+            field(self)?;
             match self.next()? {
                 b',' => {}
                 b'}' => return Some(()),
@@ -78,6 +90,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Where the value of a field stands, if the object that comes next has one of this name. The object stays to be read.
+    #[cfg(feature = "client")]
     #[expect(clippy::option_option, reason = "an object without the field is not one that cannot be read")]
     pub(crate) fn field(mut self, wanted: &str) -> Option<Option<Self>> {
         self.expect(b'{')?;
@@ -85,9 +98,7 @@ impl<'a> Cursor<'a> {
             return Some(None);
         }
         loop {
-            let name = self.plain()?;
-            self.expect(b':')?;
-            if name == wanted {
+            if self.name()? == wanted {
                 return Some(Some(self));
             }
             self.skip()?;
@@ -99,9 +110,31 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The string in a field of the object that comes next, which stays to be read.
-    pub(crate) fn tag(self, name: &str) -> Option<&'a str> {
-        self.field(name)??.plain()
+    /// Reads an object up to its tag, the string in the field of this name (see [`field_name`]), as far as `head` reads the fields before it; the
+    /// others stay to be read by [`Self::fields`], and then so does the tag. Also says whether the tag was read.
+    pub(crate) fn tag(
+        &mut self,
+        name: &str,
+        mut head: impl FnMut(&mut Self) -> Option<bool>,
+    ) -> Option<(&'a str, bool)> {
+        let (mut ahead, mut is_read) = (*self, true);
+        ahead.expect(b'{')?;
+        loop {
+            let tag = if ahead.is_named(name) { Some(ahead.plain()?) } else { None };
+            if tag.is_none() {
+                is_read = is_read && head(&mut ahead)?;
+                if !is_read {
+                    ahead.skip_field()?;
+                }
+            }
+            if is_read {
+                *self = Self { is_inside: true, ..ahead };
+            }
+            if let Some(tag) = tag {
+                return Some((tag, is_read));
+            }
+            ahead.expect(b',')?;
+        }
     }
 
     /// Reads the value of a field for the first time; a second one is an error, which is not said here.
@@ -114,10 +147,30 @@ impl<'a> Cursor<'a> {
         Some(())
     }
 
-    /// Skips the value of a field and returns the field: name, colon and value.
+    /// Goes behind the name of a field and its colon, written as [`field_name`] writes them, if that is what comes next. To compare
+    /// with the few names that there may be costs less than to look for the end of the name.
+    #[inline]
+    pub(crate) fn is_named(&mut self, name: &str) -> bool {
+        self.word(name).is_some()
+    }
+
+    /// Reads the name of a field and the colon.
+    fn name(&mut self) -> Option<&'a str> {
+        let name = self.plain()?;
+        self.expect(b':')?;
+        Some(name)
+    }
+
+    /// Skips a field: its name and its value.
+    pub(crate) fn skip_field(&mut self) -> Option<()> {
+        self.name()?;
+        self.skip_nested(MAX_DEPTH)
+    }
+
+    /// Skips a field and returns it: name, colon and value.
     pub(crate) fn whole_field(&mut self) -> Option<&'a str> {
-        let start = self.field;
-        self.skip()?;
+        let start = self.at;
+        self.skip_field()?;
         self.text.get(start..self.at)
     }
 
@@ -132,7 +185,7 @@ impl<'a> Cursor<'a> {
         let below = depth.checked_sub(1)?;
         match self.peek()? {
             b'"' => self.plain().or_else(|| self.escaped()).map(drop),
-            b'{' => self.fields(|_, cursor| cursor.skip_nested(below)),
+            b'{' => self.fields(|cursor| cursor.name().and_then(|_| cursor.skip_nested(below))),
             b'[' => self.elements(|cursor| cursor.skip_nested(below)),
             b't' => self.word("true"),
             b'f' => self.word("false"),
@@ -142,6 +195,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads a string, which is borrowed if it is written as it is.
+    #[inline]
     pub(crate) fn string(&mut self) -> Option<Cow<'a, str>> {
         match self.plain() {
             Some(text) => Some(Cow::Borrowed(text)),
@@ -151,14 +205,13 @@ impl<'a> Cursor<'a> {
 
     /// Reads a string that is written as it is; any other stays to be read.
     pub(crate) fn plain(&mut self) -> Option<&'a str> {
-        let (quote, rest) = self.text.as_bytes().get(self.at..)?.split_first()?;
-        let length = ordinary(rest);
-        if *quote != b'"' || *rest.get(length)? != b'"' {
+        let rest = self.text.get(self.at..)?.strip_prefix('"')?;
+        let (string, behind) = rest.split_at_checked(ordinary(rest.as_bytes()))?;
+        if !behind.starts_with('"') {
             return None;
         }
-        let start = self.at + 1;
-        self.at = start + length + 1;
-        self.text.get(start..start + length)
+        self.at += string.len() + 2;
+        Some(string)
     }
 
     /// Reads a string as it is written, with known escapes.
@@ -182,32 +235,35 @@ impl<'a> Cursor<'a> {
 
     /// Reads a number as it is written.
     fn number(&mut self) -> Option<&'a str> {
+        let start = self.at;
+        if self.integer().is_some() {
+            return self.text.get(start..self.at);
+        }
         let is_part = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
-        let length = self.text.as_bytes().get(self.at..)?.iter().take_while(is_part).count();
-        let number = self.text.get(self.at..self.at + length)?;
-        self.at += length;
-        let is_simple = match number.as_bytes() {
-            [first @ b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit) && first.is_ascii_digit(),
-            other => other == b"0",
-        };
-        (is_simple || serde_json::from_str::<IgnoredAny>(number).is_ok()).then_some(number)
+        let length = self.text.as_bytes().get(start..)?.iter().take_while(is_part).count();
+        self.at = start + length;
+        let number = self.text.get(start..self.at)?;
+        serde_json::from_str::<IgnoredAny>(number).is_ok().then_some(number)
     }
 
-    /// Reads a number without sign, fraction and exponent.
+    /// Reads a number without sign, fraction and exponent, of at most as many digits as always fit.
     fn integer(&mut self) -> Option<u64> {
-        let mut value = u64::from(self.next()?.checked_sub(b'0').filter(|digit| *digit <= 9)?);
-        let is_zero = value == 0;
+        let (start, first) = (self.at, self.peek()?);
+        let mut value: u64 = 0;
         while let Some(digit @ b'0'..=b'9') = self.peek() {
-            value = value.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
-            if is_zero {
-                return None;
-            }
+            value = value.wrapping_mul(10).wrapping_add(u64::from(digit - b'0'));
             self.at += 1;
         }
-        (!matches!(self.peek(), Some(b'.' | b'e' | b'E'))).then_some(value)
+        let is_plain = match self.at - start {
+            1 => true,
+            2..=19 => first != b'0',
+            _ => false,
+        };
+        (is_plain && !matches!(self.peek(), Some(b'.' | b'e' | b'E'))).then_some(value)
     }
 
     /// Goes behind `expected`, if that comes next.
+    #[inline]
     pub(crate) fn word(&mut self, expected: &str) -> Option<()> {
         let is_next = self.text.as_bytes().get(self.at..)?.starts_with(expected.as_bytes());
         is_next.then(|| self.at += expected.len())
@@ -236,8 +292,8 @@ impl<'a> Cursor<'a> {
 fn ordinary(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::MAX / 255;
     const HIGHS: u64 = ONES << 7;
-    let (words, rest) = bytes.as_chunks();
-    for (index, word) in words.iter().enumerate() {
+    let mut rest = bytes;
+    while let Some((word, behind)) = rest.split_first_chunk() {
         let word = u64::from_le_bytes(*word);
         // The first byte of which the highest bit becomes set is the first that is one of those. Behind it a borrow may have set
         // others. With its second bit flipped a quotation mark is 0x20, which comes right after what may not be in a string.
@@ -245,14 +301,16 @@ fn ordinary(bytes: &[u8]) -> usize {
         let backslash = (word ^ (ONES * u64::from(b'\\'))).wrapping_sub(ONES);
         let found = (quote_or_control | backslash) & !word & HIGHS;
         if found != 0 {
-            return index * 8 + found.trailing_zeros() as usize / 8;
+            return bytes.len() - rest.len() + found.trailing_zeros() as usize / 8;
         }
+        rest = behind;
     }
-    words.len() * 8 + ordinary_at_end(rest)
+    bytes.len() - rest.len() + ordinary_at_end(rest)
 }
 
 /// As [`ordinary`], for the last bytes of a text.
 #[cold]
+#[inline(never)]
 fn ordinary_at_end(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|byte| !matches!(byte, b'"' | b'\\' | ..0x20)).count()
 }
@@ -330,6 +388,12 @@ impl Scan for String {
     }
 }
 
+impl Scan for Arc<str> {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        cursor.string().map(|text| shared(&text))
+    }
+}
+
 impl Scan for Value {
     fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
         serde_json::from_str(cursor.skip()?).ok()
@@ -356,6 +420,12 @@ impl<T: Scan> Scan for Vec<T> {
             Some(())
         })?;
         Some(items)
+    }
+}
+
+impl<T: Scan> Scan for Arc<T> {
+    fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
+        T::scan(cursor).map(Self::new)
     }
 }
 

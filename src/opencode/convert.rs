@@ -9,7 +9,7 @@ use crate::{
         BlockBody, BlockOrder, BlockStatus, BlockText, ContentPart, ConversationBlock, ConversationEvent,
         ConvertOptions, Metadata, RunStatus, SubagentCompleted, SubagentSpawned, Thinking, Usage,
     },
-    ids::{BlockId, ConversationId, SessionId, ToolUseId},
+    ids::{BlockId, ConversationId, SessionId, ToolUseId, shared},
     opencode::wire::{
         AssistantMessage, Extra, MessageError, MessageInfo, Part, PartBody, PartTime, TextPart, ToolPart,
         ToolState, ToolStatus, UserMessage,
@@ -193,9 +193,9 @@ impl Converter<'_> {
             order,
             BlockBody::ToolUse {
                 tool_use_id: tool_use_id.clone(),
-                name: tool.tool.as_str().into(),
+                name: shared(&tool.tool),
                 title: state.title.as_deref().filter(|title| !title.is_empty()).map(Arc::from),
-                input: Arc::new(state.input.clone()),
+                input: Arc::clone(&state.input),
                 tool_status,
             },
         );
@@ -329,10 +329,10 @@ fn place(info: &MessageInfo) -> BlockOrder {
 
 fn model(step: &AssistantMessage) -> Option<Arc<str>> {
     let AssistantMessage { provider_id, model_id, .. } = step;
-    match (provider_id.as_str(), model_id.as_str()) {
+    match (&**provider_id, &**model_id) {
         (_, "") => None,
-        ("", model) => Some(model.into()),
-        (provider, model) => Some([provider, "/", model].concat().into()),
+        ("", model) => Some(shared(model)),
+        (provider, model) => Some(shared(&[provider, "/", model].concat())),
     }
 }
 

@@ -286,7 +286,7 @@ impl Server {
         step.id = self.id("msg");
         step.session_id = session.clone();
         step.time.created = self.now();
-        (step.provider_id, step.model_id) = ("p".to_owned(), "m".to_owned());
+        (step.provider_id, step.model_id) = ("p".into(), "m".into());
         out.push(message_updated(MessageInfo::Assistant(Box::new(step.clone()))));
         step
     }
@@ -297,7 +297,7 @@ impl Server {
             name.clone_into(&mut error.name);
             step.error = Some(error);
         } else {
-            step.finish = Some("stop".to_owned());
+            step.finish = Some("stop".into());
             (step.tokens.input, step.tokens.output, step.tokens.cache.read) = (3, 2, 4);
             step.cost = 0.1;
             out.push(message_updated(MessageInfo::Assistant(Box::new(step.clone()))));
@@ -401,7 +401,7 @@ impl Server {
         };
         call.state.status = ToolStatus::Running;
         call.state.input =
-            json!({"description": "look", "prompt": "look around", "subagent_type": "general"});
+            json!({"description": "look", "prompt": "look around", "subagent_type": "general"}).into();
         call.state.time.get_or_insert_default().start = self.now();
         let named = |child: &SessionId| Some(Extra::from_iter([("sessionId".to_owned(), json!(child))]));
         let mut end = match tool {

@@ -10,7 +10,10 @@ use super::{
     Claim, Effects, Origin, Owner,
     emit::emit,
     nameless::prompt_of_failed_task,
-    progress::{child, is_older, progress_of_step, progress_of_tool, rank, shows_in_parts, text, text_mut},
+    progress::{
+        child, is_older, progress_of_step, progress_of_tool, rank, shows_as_whole, shows_in_parts, text,
+        text_mut,
+    },
 };
 use crate::{
     conversation::{BlockOrder, ConversationEvent},
@@ -144,6 +147,7 @@ impl MessageLog {
                 .is_none_or(|old| progress_of_step(old) < progress_of_step(new))
         });
         let parts_differ = old.is_none_or(|old| shows_in_parts(old) != shows_in_parts(&info));
+        let is_shown = !parts_differ && old.is_some_and(|old| shows_as_whole(old) == shows_as_whole(&info));
         let was_completed = self.is_completed();
         self.info = Some(info.into_owned());
         self.view = OnceLock::new();
@@ -153,7 +157,9 @@ impl MessageLog {
             self.parts.values_mut().for_each(|log| log.forget_streamed());
         }
         let ended = was_completed != is_completed;
-        self.show(|log| parts_differ || (ended && log.is_unfinished()), converter, effects);
+        if ended || !is_shown {
+            self.show(|log| parts_differ || (ended && log.is_unfinished()), converter, effects);
+        }
         true
     }
 
@@ -169,10 +175,11 @@ impl MessageLog {
         let is_completed = self.is_completed();
         let is_user = is_user || self.is_user();
         let early = self.early.remove(&part.id).flatten();
-        let was_background = self.parts.get(&part.id).is_some_and(|log| log.is_background());
+        let mut was_background = false;
         let (log, merged) = match self.parts.entry(part.id.clone()) {
             Entry::Occupied(entry) => {
                 let log = entry.into_mut();
+                was_background = log.is_background();
                 let merged = log.merge(part, source, is_user);
                 (log, merged)
             }

@@ -1,6 +1,6 @@
 //! How far things got, so that what is older can be told from what is newer. The server numbers nothing.
 
-use std::cmp::Ordering;
+use std::{cmp::Ordering, mem::discriminant};
 
 use crate::{
     conversation::TokenUsage,
@@ -63,7 +63,7 @@ struct Count<'a>(Option<&'a Extra>);
 
 impl Count<'_> {
     fn get(&self) -> usize {
-        self.0.map_or(0, |fields| fields.len())
+        self.0.map_or(0, Extra::count)
     }
 }
 
@@ -97,6 +97,14 @@ pub(super) fn is_older(new: &MessageInfo, old: &MessageInfo) -> bool {
         }
         _ => false,
     }
+}
+
+/// What of a message shows in the events of the message as a whole.
+pub(super) fn shows_as_whole(info: &MessageInfo) -> impl PartialEq + '_ {
+    let step = info
+        .as_assistant()
+        .map(|step| (&step.model_id, &step.provider_id, step.cost, &step.tokens, &step.error));
+    (discriminant(info), info.time(), step)
 }
 
 /// What of a message shows in the blocks of its parts. Whether it is complete shows only in those that have no end of their own.

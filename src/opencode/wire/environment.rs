@@ -5,7 +5,10 @@ use serde::{Deserialize, Deserializer};
 use super::extra::wire_struct;
 use crate::{
     ids::{MessageId, SessionId},
-    json::{cursor::Cursor, decode::Object},
+    json::{
+        cursor::{Cursor, field_name},
+        decode::Object,
+    },
 };
 
 wire_struct! {
@@ -72,9 +75,11 @@ macro_rules! environment_events {
                 match kind {
                     $($kind => {
                         $(let mut $field = None;)*
-                        cursor.fields(|name, cursor| match name {
-                            $($wire => cursor.once(&mut $field),)*
-                            _ => cursor.skip().map(drop),
+                        cursor.fields(|cursor| {
+                            $(if cursor.is_named(field_name!($wire)) {
+                                return cursor.once(&mut $field);
+                            })*
+                            cursor.skip_field()
                         })?;
                         Some(Self::$name { $($field: $field?),* })
                     })*
@@ -127,19 +132,19 @@ environment_events! {
     }
     /// A worktree could not be made.
     "worktree.failed" => WorktreeFailed {
-        /// Why.
+        /// What git said, or the server about it.
         message: String = "message",
     }
     /// The model changed its list of things to do.
     "todo.updated" => TodosChanged {
-        /// The session.
+        /// The session whose list it is.
         session_id: SessionId = "sessionID",
         /// The list as it is now.
         todos: Vec<Todo> = "todos",
     }
     /// What a session has changed in files is known anew.
     "session.diff" => DiffChanged {
-        /// The session.
+        /// The session whose work it is.
         session_id: SessionId = "sessionID",
         /// The changes.
         diff: Vec<FileDiff> = "diff",
@@ -148,7 +153,7 @@ environment_events! {
     "command.executed" => CommandExecuted {
         /// The command.
         name: String = "name",
-        /// The session.
+        /// The session that got it.
         session_id: SessionId = "sessionID",
         /// What it was given.
         arguments: String = "arguments",
@@ -182,7 +187,7 @@ environment_events! {
         /// The MCP server.
         server: String = "server",
     }
-    /// An MCP server wants somebody to log in, and no browser could be opened.
+    /// An MCP server wants a person to log in, and no browser could be opened.
     "mcp.browser.open.failed" => McpBrowserFailed {
         /// The MCP server.
         server: String = "mcpName",

@@ -37,6 +37,8 @@ pub struct Extra(Option<Arc<Lazy>>);
 struct Lazy {
     /// An object in JSON; empty if the map did not come from JSON, or was changed.
     json: String,
+    /// How many fields were found in it; nothing if they were not counted.
+    n_fields: Option<usize>,
     map: OnceLock<Map<String, Value>>,
 }
 
@@ -49,6 +51,11 @@ impl Extra {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_none() || (**self).is_empty()
+    }
+
+    /// How many fields there are, without a look at them if they were counted when they were read.
+    pub(crate) fn count(&self) -> usize {
+        self.0.as_ref().map_or(0, |lazy| lazy.n_fields.unwrap_or_else(|| self.len()))
     }
 
     /// The fields as a map of the caller's own.
@@ -73,6 +80,7 @@ impl DerefMut for Extra {
     fn deref_mut(&mut self) -> &mut Map<String, Value> {
         let lazy = Arc::make_mut(self.0.get_or_insert_default());
         let json = std::mem::take(&mut lazy.json);
+        lazy.n_fields = None;
         lazy.map.get_or_init(|| read(&json));
         lazy.map.get_mut().unwrap_or_else(|| unreachable!("it was just built"))
     }
@@ -84,6 +92,10 @@ impl PartialEq for Extra {
             (None, None) => true,
             (Some(one), Some(two)) if Arc::ptr_eq(one, two) => true,
             (Some(one), Some(two)) if !one.json.is_empty() && one.json == two.json => true,
+            (Some(one), Some(two)) if one.n_fields.is_some_and(|n| two.n_fields.is_some_and(|m| n != m)) => {
+                false
+            }
+            (Some(one), None) | (None, Some(one)) if one.n_fields.is_some() => false,
             (_, _) => **self == **other,
         }
     }
@@ -97,7 +109,7 @@ impl fmt::Debug for Extra {
 
 impl From<Map<String, Value>> for Extra {
     fn from(map: Map<String, Value>) -> Self {
-        Self((!map.is_empty()).then(|| Arc::new(Lazy { json: String::new(), map: map.into() })))
+        Self((!map.is_empty()).then(|| Arc::new(Lazy { map: map.into(), ..Lazy::default() })))
     }
 }
 
@@ -134,7 +146,7 @@ impl<'de> Deserialize<'de> for Extra {
 
 impl Extra {
     fn from_json(json: String) -> Self {
-        Self((json != "{}").then(|| Arc::new(Lazy { json, map: OnceLock::new() })))
+        Self((json != "{}").then(|| Arc::new(Lazy { json, ..Lazy::default() })))
     }
 }
 
@@ -196,7 +208,7 @@ where
     if !json.is_empty() {
         json.push('}');
     }
-    Ok((known, Extra((!json.is_empty()).then(|| Arc::new(Lazy { json, map: OnceLock::new() })))))
+    Ok((known, Extra((!json.is_empty()).then(|| Arc::new(Lazy { json, ..Lazy::default() })))))
 }
 
 /// Gives a struct its fields and writes the others to `json`.
@@ -364,21 +376,26 @@ macro_rules! wire_struct {
 
         impl $crate::json::cursor::Scan for $name {
             fn scan(cursor: &mut $crate::json::cursor::Cursor<'_>) -> Option<Self> {
-                Self::scan_beside(cursor, |_, _| Some(false))
+                Self::scan_beside(cursor, |_| Some(false))
             }
         }
 
         impl $name {
-            /// Reads an object of which `other` may read further fields, given their name; it says whether it did.
+            /// Reads an object of which `other` may read further fields; it says whether it did.
             pub(super) fn scan_beside<'a>(
                 cursor: &mut $crate::json::cursor::Cursor<'a>,
-                mut other: impl FnMut(&'a str, &mut $crate::json::cursor::Cursor<'a>) -> Option<bool>,
+                mut other: impl FnMut(&mut $crate::json::cursor::Cursor<'a>) -> Option<bool>,
             ) -> Option<Self> {
                 $(let mut $field = None;)*
                 let mut extra = $crate::opencode::wire::extra::ExtraFields::default();
-                cursor.fields(|name, cursor| match name {
-                    $($crate::opencode::wire::extra::json_name!($field $($json $($alias)*)?) => cursor.once(&mut $field),)*
-                    _ => if other(name, cursor)? { Some(()) } else { extra.push(cursor.whole_field()?) },
+                cursor.fields(|cursor| {
+                    if other(cursor)? {
+                        return Some(());
+                    }
+                    $(if $crate::opencode::wire::extra::is_named!(cursor, $field $($json $($alias)*)?) {
+                        return cursor.once(&mut $field);
+                    })*
+                    extra.push(cursor.whole_field()?)
                 })?;
                 Some(Self {
                     $($field: $crate::opencode::wire::extra::scanned!($field $(, $optional)? $($(, $default)?)?),)*
@@ -390,12 +407,16 @@ macro_rules! wire_struct {
 }
 pub(super) use wire_struct;
 
-/// The names of a field in JSON, as a pattern.
-macro_rules! json_name {
-    ($field:ident) => { stringify!($field) };
-    ($field:ident $($json:literal)+) => { $($json)|+ };
+/// Whether one of the names of a field in JSON comes next.
+macro_rules! is_named {
+    ($cursor:ident, $field:ident) => {
+        $cursor.is_named($crate::json::cursor::field_name!(stringify!($field)))
+    };
+    ($cursor:ident, $field:ident $($json:literal)+) => {
+        $($cursor.is_named($crate::json::cursor::field_name!($json)))||+
+    };
 }
-pub(super) use json_name;
+pub(super) use is_named;
 
 /// What was read of a field that has to be there, or that need not be.
 macro_rules! scanned {
@@ -437,7 +458,7 @@ impl From<ExtraFields<'_>> for Extra {
             json.push_str(field);
         }
         json.push('}');
-        Self::from_json(json)
+        Self(Some(Arc::new(Lazy { json, n_fields: Some(len), ..Lazy::default() })))
     }
 }
 

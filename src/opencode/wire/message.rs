@@ -1,5 +1,7 @@
 //! Messages: who said it, when, and how it ended.
 
+use std::sync::Arc;
+
 use serde::{
     Deserialize, Serialize,
     de::{MapAccess, value::MapAccessDeserializer},
@@ -12,7 +14,7 @@ use crate::{
     conversation::TokenUsage,
     ids::{MessageId, SessionId},
     json::{
-        cursor::{Cursor, Scan},
+        cursor::{Cursor, Scan, field_name},
         decode::{DecodeError, Decoded, JsonPath, Object, decode, decode_list, deserialize_by_from_json},
         tagged::{Fields, OneGo, Tagged},
     },
@@ -53,7 +55,7 @@ wire_struct! {
         /// When it was created, or last submitted again.
         time: MessageTime = default,
         /// The agent it is for.
-        agent?: String,
+        agent?: Arc<str>,
         /// The model it is for.
         model?: ModelRef,
     }
@@ -69,15 +71,15 @@ wire_struct! {
         /// The user message that it answers, which need not be the caller's: compaction and merged prompts move it.
         parent_id as "parentID"?: MessageId,
         /// The model that wrote it.
-        model_id as "modelID": String = default,
+        model_id as "modelID": Arc<str> = default,
         /// The model's provider.
-        provider_id as "providerID": String = default,
+        provider_id as "providerID": Arc<str> = default,
         /// The agent; `compaction` for summaries.
-        mode?: String,
+        mode?: Arc<str>,
         /// Whether it is a summary of the history and not an answer.
         summary?: bool,
         /// Why the model stopped; absent while it runs and after errors.
-        finish?: String,
+        finish?: Arc<str>,
         /// How it failed.
         error?: MessageError,
         /// What it cost.
@@ -225,10 +227,10 @@ impl MessageInfo {
 
 impl Scan for MessageInfo {
     fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
-        let role = cursor.tag("role")?;
-        let mut roles = 0;
-        let head = |name: &str, cursor: &mut Cursor<'_>| {
-            let is_role = name == "role";
+        let (role, is_read) = cursor.tag(field_name!("role"), |_| Some(false))?;
+        let mut roles = u32::from(is_read);
+        let head = |cursor: &mut Cursor<'_>| {
+            let is_role = cursor.is_named(field_name!("role"));
             if is_role {
                 roles += 1;
                 cursor.plain()?;
@@ -247,10 +249,14 @@ impl Scan for MessageInfo {
 impl Scan for ModelRef {
     fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
         let (mut provider_id, mut model_id): (Option<String>, Option<String>) = (None, None);
-        cursor.fields(|name, cursor| match name {
-            "providerID" => cursor.once(&mut provider_id),
-            "modelID" => cursor.once(&mut model_id),
-            _ => cursor.skip().map(drop),
+        cursor.fields(|cursor| {
+            if cursor.is_named(field_name!("providerID")) {
+                cursor.once(&mut provider_id)
+            } else if cursor.is_named(field_name!("modelID")) {
+                cursor.once(&mut model_id)
+            } else {
+                cursor.skip_field()
+            }
         })?;
         Some(Self::new(provider_id?, model_id?))
     }

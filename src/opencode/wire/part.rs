@@ -1,6 +1,6 @@
 //! Parts: what a message is made of.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -12,7 +12,7 @@ use super::{Extra, MessageError, ModelRef, Tokens, extra::wire_struct};
 use crate::{
     ids::{CallId, MessageId, PartId, SessionId},
     json::{
-        cursor::{Cursor, Scan},
+        cursor::{Cursor, Scan, field_name},
         decode::{DecodeError, JsonPath, deserialize_by_from_json},
         tagged::{Fields, Tagged, Text},
     },
@@ -223,7 +223,7 @@ wire_struct! {
         /// Pending, running, completed or failed.
         status: ToolStatus,
         /// The call's arguments; empty while pending.
-        input: Value = default,
+        input: Arc<Value> = default,
         /// The arguments as the model wrote them so far, while pending.
         raw?: String,
         /// A short title.
@@ -309,9 +309,12 @@ impl ToolPart {
 
     /// Whether the call started a subagent and returned at once, while the subagent works on.
     pub fn is_background_task(&self) -> bool {
-        let metadata = self.state.metadata.as_ref();
-        let is_background = metadata.and_then(|metadata| metadata.get("background")).and_then(Value::as_bool);
-        self.is_task() && self.state.status == ToolStatus::Completed && is_background == Some(true)
+        // The metadata are read only when they are looked at.
+        let is_background =
+            |metadata: &Extra| metadata.get("background").and_then(Value::as_bool) == Some(true);
+        self.is_task()
+            && self.state.status == ToolStatus::Completed
+            && self.state.metadata.as_ref().is_some_and(is_background)
     }
 
     /// The session of the subagent that this call started, if it is such a call.
@@ -356,23 +359,43 @@ impl Part {
     }
 }
 
+/// The fields that all parts have, as far as they were read.
+#[derive(Default)]
+struct Head {
+    id: Option<PartId>,
+    session_id: Option<SessionId>,
+    message_id: Option<MessageId>,
+}
+
+impl Head {
+    /// Reads a field, if it is one of these; says whether it did.
+    fn scan(&mut self, cursor: &mut Cursor<'_>) -> Option<bool> {
+        if cursor.is_named(field_name!("id")) {
+            cursor.once(&mut self.id)?;
+        } else if cursor.is_named(field_name!("sessionID")) {
+            cursor.once(&mut self.session_id)?;
+        } else if cursor.is_named(field_name!("messageID")) {
+            cursor.once(&mut self.message_id)?;
+        } else {
+            return Some(false);
+        }
+        Some(true)
+    }
+}
+
 impl Scan for Part {
     fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
-        let kind = cursor.tag("type")?;
-        let (mut id, mut session_id, mut message_id, mut n_kinds) = (None, None, None, 0);
-        let body = PartBody::scan_beside(kind, cursor, |name, cursor| {
-            match name {
-                "type" => {
-                    n_kinds += 1;
-                    cursor.plain()?;
-                }
-                "id" => cursor.once(&mut id)?,
-                "sessionID" => cursor.once(&mut session_id)?,
-                "messageID" => cursor.once(&mut message_id)?,
-                _ => return Some(false),
+        let mut head = Head::default();
+        let (kind, is_read) = cursor.tag(field_name!("type"), |cursor| head.scan(cursor))?;
+        let mut n_kinds = u32::from(is_read);
+        let body = PartBody::scan_beside(kind, cursor, |cursor| {
+            if cursor.is_named(field_name!("type")) {
+                n_kinds += 1;
+                return cursor.plain().map(|_| true);
             }
-            Some(true)
+            head.scan(cursor)
         })?;
+        let Head { id, session_id, message_id } = head;
         (n_kinds == 1).then_some(Self { id: id?, session_id: session_id?, message_id: message_id?, body })
     }
 }
@@ -398,7 +421,7 @@ impl PartBody {
     fn scan_beside<'a>(
         kind: &str,
         cursor: &mut Cursor<'a>,
-        head: impl FnMut(&'a str, &mut Cursor<'a>) -> Option<bool>,
+        head: impl FnMut(&mut Cursor<'a>) -> Option<bool>,
     ) -> Option<Self> {
         Some(match kind {
             "text" => Self::Text(TextPart::scan_beside(cursor, head)?),

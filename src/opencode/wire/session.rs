@@ -1,6 +1,6 @@
 //! Sessions, their status, and what the server is configured with.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{
     Deserialize, Serialize,
@@ -12,7 +12,7 @@ use super::{Extra, Tokens, extra::wire_struct};
 use crate::{
     ids::SessionId,
     json::{
-        cursor::{Cursor, Scan},
+        cursor::{Cursor, Scan, field_name},
         decode::{DecodeError, JsonPath, deserialize_by_from_json},
         tagged::{Fields, Tagged},
     },
@@ -31,11 +31,11 @@ wire_struct! {
         /// Its title.
         title: String = default,
         /// The server that made it.
-        version: String = default,
+        version: Arc<str> = default,
         /// When it was created and last changed.
         time: SessionTime = default,
         /// The agent of its last prompt.
-        agent?: String,
+        agent?: Arc<str>,
         /// The model of its last prompt.
         model?: SessionModel,
         /// What the client that made it attached to it.
@@ -53,9 +53,9 @@ wire_struct! {
     /// The model of a session's last prompt.
     SessionModel {
         /// The model, as its provider names it.
-        id: String,
+        id: Arc<str>,
         /// The provider.
-        provider_id as "providerID": String,
+        provider_id as "providerID": Arc<str>,
     }
 
     /// Whether the server is well.
@@ -154,8 +154,8 @@ impl SessionStatus {
 impl Scan for SessionStatus {
     fn scan(cursor: &mut Cursor<'_>) -> Option<Self> {
         let mut status = None;
-        cursor.fields(|name, cursor| {
-            let is_first = name == "type" && status.is_none();
+        cursor.fields(|cursor| {
+            let is_first = cursor.is_named(field_name!("type")) && status.is_none();
             status = match cursor.plain().filter(|_| is_first)? {
                 "idle" => Some(Self::Idle),
                 "busy" => Some(Self::Busy),

@@ -3,6 +3,7 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    sync::Arc,
 };
 
 use super::{Effects, Origin, Owner, Snapshot, message::MessageLog, nameless::NamelessCalls};
@@ -44,7 +45,8 @@ pub(super) struct SessionLog {
     /// Its task calls that failed and name no session.
     pub(super) nameless: NamelessCalls,
     about: Option<About>,
-    messages: IdMap<MessageId, MessageLog>,
+    /// Boxed, because a map has room for more than there are, and moves them as it grows.
+    messages: IdMap<MessageId, Box<MessageLog>>,
     order: BTreeSet<(Millis, MessageId)>,
     /// Where the first step stands that answers a prompt.
     first_steps: IdMap<MessageId, (Millis, MessageId)>,
@@ -69,7 +71,7 @@ pub(super) struct SessionLog {
 #[derive(Debug, Default)]
 struct About {
     title: String,
-    agent: Option<String>,
+    agent: Option<Arc<str>>,
     created: Millis,
     updated: Millis,
 }
@@ -124,18 +126,18 @@ impl SessionLog {
 
     /// The messages in order.
     pub(super) fn messages(&self) -> impl DoubleEndedIterator<Item = &MessageLog> {
-        self.order.iter().filter_map(|(_, id)| self.messages.get(id))
+        self.order.iter().filter_map(|(_, id)| self.messages.get(id).map(Box::as_ref))
     }
 
     /// The messages of the turn that a prompt began, in order, without the prompt; see [`SessionTree::turn`](crate::opencode::mirror::SessionTree::turn).
     pub(super) fn turn(&self, prompt: &MessageId) -> impl DoubleEndedIterator<Item = &MessageLog> {
         let from = self.place(prompt).into_iter().chain(self.first_steps.get(prompt).cloned()).min();
         let range = from.into_iter().flat_map(|from| self.order.range(from..));
-        range.filter(move |(_, id)| id != prompt).filter_map(|(_, id)| self.messages.get(id))
+        range.filter(move |(_, id)| id != prompt).filter_map(|(_, id)| self.messages.get(id).map(Box::as_ref))
     }
 
     pub(super) fn message(&self, id: &MessageId) -> Option<&MessageLog> {
-        self.messages.get(id).filter(|log| log.info.is_some())
+        self.messages.get(id).map(Box::as_ref).filter(|log| log.info.is_some())
     }
 
     /// How many messages are kept, with those of which only parts were seen.
@@ -285,13 +287,16 @@ impl SessionLog {
         effects: &mut Effects,
     ) {
         let (id, part_id) = (&part.message_id.clone(), &part.id.clone());
+        let is_call = matches!(part.body, PartBody::Tool(_));
         if !self.admits(Thing::Message(id), source) || !self.admits(Thing::Part(&part.id), source) {
             return;
         }
         let Some((conversation, log)) = self.log(id, effects) else { return };
         let converter = converter(conversation, options, log);
         if log.merge_part(part, is_user, source, converter, effects) && log.info.is_some() {
-            self.attend(id, part_id, false);
+            if is_call || self.has_lone_call() {
+                self.attend(id, part_id, false);
+            }
             self.changed(id, effects);
         }
     }
@@ -462,7 +467,7 @@ impl SessionLog {
             if !self.has_room(id, effects) {
                 return None;
             }
-            self.messages.insert(id.clone(), MessageLog::default());
+            self.messages.insert(id.clone(), Box::default());
             self.early.push_back(id.clone());
             if self.early.len() > MAX_EARLY_MESSAGES
                 && let Some(oldest) = self.early.pop_front()
