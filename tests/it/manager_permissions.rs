@@ -287,8 +287,12 @@ async fn a_child_that_is_found_late_is_listened_to_from_then_on() {
     let stage = Stage::with(quick().flavour(Flavour::V1_15_0), allow).await;
     let own = Script::new([Step::tool(asking_tool("touch x")), Step::text("done")]);
     let script = Script::new([Step::tool(task(&own)), Step::text("done")]);
+    let before = stage.fake.requests().len();
     let result = stage.ask(&script).await.unwrap();
     assert_eq!(result.completion, Completion::Settled);
+    let n_looks =
+        stage.fake.requests()[before..].iter().filter(|request| request.path.ends_with("/message")).count();
+    assert!(n_looks <= 6, "{n_looks} reads of messages");
     stage.check("late", &result);
     stage.check_conversation("late", &result.conversation);
 }

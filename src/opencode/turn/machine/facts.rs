@@ -14,7 +14,7 @@ pub(super) struct Facts {
     pub(super) exists: bool,
     /// No user message is newer than the prompt's. Submitting an older one again would run it again.
     pub(super) newest: bool,
-    /// When the newest prompt in the session was made, whoever's it is.
+    /// When the newest prompt in the session was made, whichever client sent it.
     pub(super) last_prompt: Option<Millis>,
     /// Assistant messages after it, summaries included.
     pub(super) steps: usize,

@@ -23,6 +23,8 @@ impl Turn {
     ) -> Observed {
         // More text changes no fact.
         self.facts_outdated |= !matches!(event.payload, EventPayload::PartDelta(_));
+        self.lacks_message_events &=
+            !matches!(event.payload, EventPayload::MessageUpdated(_) | EventPayload::PartUpdated { .. });
         let is_announced = matches!(event.payload, EventPayload::SessionCreated(_));
         let (observed, event) = match event.payload {
             EventPayload::MessageUpdated(_)
@@ -31,7 +33,6 @@ impl Turn {
             _ => (tree.apply_event(&*event), Some(event)),
         };
         self.ask_what_was_held(now, tree);
-        self.restart_silence(now);
         if observed.progress {
             self.progressed(now);
             self.since_submission.fatal_error = None;
@@ -42,6 +43,7 @@ impl Turn {
         if let Some(event) = event {
             self.heard(now, tree, &event.payload);
         }
+        self.restart_silence(now);
         observed
     }
 
@@ -103,6 +105,9 @@ impl Turn {
             let is_new_run = self.statuses.root() == Activity::Idle && activity != Activity::Idle;
             self.since_submission.failed_running &= !is_new_run;
             self.statuses.root_says(activity);
+            // A prompt's message comes before its run.
+            let is_unheard = |prompt| tree.log(tree.root(), prompt).is_none();
+            self.lacks_message_events |= activity.is_running() && self.prompt().is_some_and(is_unheard);
             self.since_submission.stopped |= activity == Activity::Idle;
             self.root_acts(now);
         } else if tree.contains(session) {
@@ -171,6 +176,7 @@ impl Turn {
         self.ask_what_was_held(now, tree);
         self.facts_outdated = true;
         if observed.progress {
+            self.lacks_message_events |= self.reads.n_silence_polls() > 0;
             self.progressed(now);
         }
         // A read that was given up still shows what it shows, but nothing waits for it.

@@ -40,8 +40,7 @@ use timers::{Timer, TimerTable};
 
 /// While the event stream is down, and after a read that failed, the session is read this often.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// While the stream is up but silent, one request this often looks for what it may not carry: some servers send no message
-/// events at all.
+/// While the stream is up but silent, one request this often looks for what it may not have carried.
 const SILENCE_INTERVAL: Duration = Duration::from_secs(10);
 /// How long to wait for the stream before the prompt is sent without it.
 const STREAM_PATIENCE: Duration = Duration::from_secs(10);
@@ -57,6 +56,9 @@ pub(crate) struct Turn {
     options: WaitOptions,
     stage: Stage,
     stream: Stream,
+    /// Something happened of which the open stream should have told and did not: some servers send no message events at all. Holds
+    /// until one comes.
+    lacks_message_events: bool,
     timers: TimerTable,
     statuses: Statuses,
     facts: Facts,
@@ -122,6 +124,7 @@ impl Turn {
             options,
             stage: Stage::Opening,
             stream: Stream::Opening,
+            lacks_message_events: false,
             timers: TimerTable::default(),
             statuses: Statuses::new(),
             facts: Facts::default(),
@@ -266,7 +269,13 @@ impl Turn {
 
     fn restart_silence(&mut self, now: Duration) {
         if self.is_stream_open() {
-            self.timers.set(Timer::Silence, now + SILENCE_INTERVAL);
+            let interval = if self.lacks_message_events {
+                // As if there were no stream, but less and less often while reads bring nothing new either.
+                (POLL_INTERVAL * (self.reads.n_silence_polls() + 1)).min(SILENCE_INTERVAL)
+            } else {
+                SILENCE_INTERVAL
+            };
+            self.timers.set(Timer::Silence, now + interval);
         }
     }
 
@@ -288,7 +297,7 @@ impl Turn {
                 if self.is_held_by_messages() {
                     self.reads.want(Scope::TREE);
                 }
-                // A tool that seems to run may wait for an answer that nobody was heard to ask for.
+                // A tool that seems to run may wait for the answer to a request whose event was missed.
                 if self.facts.tool_running {
                     self.reads.want(Scope::REQUESTS);
                 }

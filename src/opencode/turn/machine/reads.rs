@@ -48,6 +48,11 @@ impl Reads {
         self.wanted.tree
     }
 
+    /// How many reads because of silence have brought no progress.
+    pub(super) fn n_silence_polls(&self) -> u32 {
+        self.n_silence_polls
+    }
+
     /// The stream has been silent: one request looks at the messages or at the status, in turns.
     pub(super) fn want_for_silence(&mut self) {
         self.n_silence_polls += 1;

@@ -58,8 +58,8 @@ const MAX_REQUESTS: usize = 8192;
 
 /// The requests of a turn.
 ///
-/// A session that a task call merely names may be anybody's: whoever it belongs to answers for it. Its requests are held, in case that
-/// the server's word about its parent is only late, and never passed on if that does not come.
+/// A session that only a task call names may belong to another turn, which answers its requests. They are held until the server says
+/// that it is a descendant, and are never passed on if the server does not say so.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     passed_on: BTreeMap<RequestId, State>,

@@ -378,7 +378,7 @@ fn one_schedule() {
 #[expect(clippy::cast_precision_loss, reason = "an average for people")]
 fn many_schedules() {
     let number = |name| std::env::var(name).ok().and_then(|n: String| n.parse::<u64>().ok());
-    let n_schedules = number("SIM_SCHEDULES").unwrap_or(2_000);
+    let n_schedules = number("SIM_SCHEDULES").unwrap_or(500);
     let first_seed = number("SIM_FIRST").unwrap_or(0);
     let n_threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let play = |first: u64| {

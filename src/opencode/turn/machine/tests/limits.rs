@@ -41,7 +41,33 @@ fn a_last_look_can_save_the_turn() {
     }
     bench.unheard(|bench| (bench.complete(1), bench.step(2)));
     assert_eq!(bench.read(SessionStatus::Busy), []);
+    assert_eq!(bench.wait(SECOND), [read(true, false, false)], "what is not heard is read");
+    assert_eq!(bench.read(SessionStatus::Busy), []);
+    assert_eq!(bench.wait(SECOND), []);
+}
+
+/// A stream without message events, as that of 1.15.0.
+#[test]
+fn what_the_stream_does_not_tell_is_read_soon_and_then_less_often() {
+    let mut bench = Bench::accepted();
+    bench.busy();
+    bench.unheard(|bench| (bench.store_prompt(), bench.step(1)));
+    let messages = [read(true, false, false)];
+    assert_eq!(bench.wait(SECOND), messages, "a run without its prompt's message");
+    bench.read(SessionStatus::Busy);
+    bench.unheard(|bench| (bench.complete(1), bench.step(2)));
+    assert_eq!(bench.wait(SECOND), messages);
+    bench.read(SessionStatus::Busy);
+    for pause in (1..10).chain([10, 10, 10]) {
+        assert_eq!(bench.wait((2 * pause - 1) * SECOND / 2), [], "{pause} s");
+        assert!(matches!(bench.wait(SECOND / 2)[..], [Done::Read(_)]), "{pause} s");
+        bench.read(SessionStatus::Busy);
+    }
+    // One message event shows that the stream carries them after all.
+    bench.complete(2);
+    bench.step(3);
     assert_eq!(bench.wait(9 * SECOND), []);
+    assert_eq!(bench.wait(SECOND), messages);
 }
 
 #[test]
