@@ -102,14 +102,19 @@ async fn a_turn_that_another_manager_works_on_is_not_called_over() {
     let gated = ClaudeScript::new([vec![ClaudeStep::Gate("gate".to_owned()), text("two")]]);
     let running = owner.prompt(input(&id, &gated).message_id("second")).start();
     soon(fake.wait_at("gate")).await;
-    let past = resume(&other, &id, "first").await.unwrap();
-    assert_eq!(past.answer().as_deref(), Some("one"), "what is over can be asked for");
-    let unknown = resume(&other, &id, "no-such-prompt").await.map(|result| result.completion);
+    let others = [manager(fake.options()), manager(fake.options())];
+    let (past, unknown, error) = tokio::join!(
+        resume(&others[0], &id, "first"),
+        resume(&others[1], &id, "no-such-prompt"),
+        resume(&other, &id, "second"),
+    );
+    assert_eq!(past.unwrap().answer().as_deref(), Some("one"), "what is over can be asked for");
+    let unknown = unknown.map(|result| result.completion);
     assert!(
         matches!(unknown, Ok(Completion::Interrupted) | Err(PromptError::Interrupted { .. })),
         "nobody works on it: {unknown:?}"
     );
-    let error = resume(&other, &id, "second").await.unwrap_err();
+    let error = error.unwrap_err();
     let PromptError::NotDelivered { source: Some(source), .. } = &error else { panic!("{error:?}") };
     assert!(matches!(source.downcast_ref(), Some(ClaudeError::SessionInUse { .. })), "{source:?}");
     fake.open_gate("gate");

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use opencode_conductor::test_util::{FakeOpenCode, FakeOptions, ModelPrice, Step};
+use opencode_conductor::test_util::{FakeOpenCode, FakeOptions, ModelPrice, Moment, Step};
 use reqwest::{Client, Method, RequestBuilder, header::HeaderMap};
 use serde_json::{Value, json};
 
@@ -140,6 +140,21 @@ impl Target {
                 // The real tool waits for a file of that name.
                 std::fs::write(server.home().join(gate), "").expect("open a gate");
             }
+        }
+    }
+
+    /// Lets a run that failed not clean up on the fake until [`Self::let_clean_up`]: on the real server that takes longer than a
+    /// prompt takes to arrive, also if both are slow.
+    pub(crate) fn hold_cleanup(&self) {
+        if let Server::Fake(fake) = &self.server {
+            fake.hold(Moment::Cleanup, "cleanup");
+        }
+    }
+
+    pub(crate) fn let_clean_up(&self) {
+        if let Server::Fake(fake) = &self.server {
+            fake.release(Moment::Cleanup);
+            fake.open_gate("cleanup");
         }
     }
 

@@ -34,7 +34,7 @@ use crate::{matrix::Matrix, real::RealServer};
 
 /// Fails the test instead of hanging, or if what comes of it shows a secret.
 async fn soon<T: std::fmt::Debug>(future: impl Future<Output = T>) -> T {
-    let value = tokio::time::timeout(Duration::from_secs(60), future).await.expect("happens in time");
+    let value = tokio::time::timeout(Duration::from_secs(180), future).await.expect("happens in time");
     secrets::check(&value);
     value
 }

@@ -22,8 +22,8 @@ use crate::{
 #[expect(unreachable_pub, reason = "the fuzz targets reach it")]
 mod bodies;
 
-/// How many mutations of each seed are tried.
-const MUTATIONS: usize = 8;
+/// How many mutations of each seed are tried: more where they cost less.
+const MUTATIONS: usize = if cfg!(debug_assertions) { 2 } else { 32 };
 
 /// Seeds longer than this are replayed, but not mutated: it would take too long without optimisation.
 const SMALL: usize = 20_000;

@@ -1,6 +1,6 @@
 //! The laws of folding: whatever way a session is observed, the state is the one that loading its transcript gives.
 //!
-//! `PROPTEST_CASES` sets the number of cases per law; without it there are a few, to keep `cargo test` quick.
+//! `PROPTEST_CASES` sets the number of cases per law; `.cargo/config.toml` has a small one, to keep `cargo test` quick.
 
 use std::collections::{HashMap, HashSet};
 
@@ -149,8 +149,7 @@ fn dialect() -> impl Strategy<Value = Dialect> {
 }
 
 pub(crate) fn config() -> Config {
-    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { Config::default().cases } else { 256 };
-    Config { cases, failure_persistence: None, ..Config::default() }
+    Config { failure_persistence: None, ..Config::default() }
 }
 
 /// A program and how it is run.

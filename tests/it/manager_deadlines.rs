@@ -40,16 +40,17 @@ async fn each_limit_ends_its_kind_of_waiting_and_aborts_the_tree() {
     });
     let retrying = Script::new([with(Step::default(), |it| it.error = Some(retrying))]);
     let unknown = with(Script::new([with(Step::default(), |it| it.drop = true)]), |it| it.repeat_last = true);
-    let limit = ms(800);
+    // So long that a slow machine gets to what is to be cut off, and all at once.
+    let limit = ms(4000);
     let cases = [
         (Limit::Idle, silent(), long().idle_timeout(limit)),
         (Limit::Idle, gated_text("never", "one two three"), long().idle_timeout(limit)),
         (
             Limit::Tool,
             Script::new([Step::tool(gated_tool("never"))]),
-            long().tool_timeout(ms(1500)).idle_timeout(limit),
+            long().tool_timeout(limit * 3 / 2).idle_timeout(limit),
         ),
-        (Limit::Retry, retrying, long().retry_budget(ms(1500)).idle_timeout(limit)),
+        (Limit::Retry, retrying, long().retry_budget(limit * 3 / 2).idle_timeout(limit)),
         (Limit::Deadline, endless(), long().deadline(limit)),
         (Limit::Deadline, silent(), long().deadline(limit)),
         (Limit::Steps, unknown, long().max_steps(5)),
@@ -96,7 +97,7 @@ async fn each_limit_ends_its_kind_of_waiting_and_aborts_the_tree() {
 async fn a_limit_before_the_model_says_anything_is_an_error() {
     let stage = Stage::new().await;
     stage.fake.hold(Moment::BeforeStore, "never");
-    let input = stage.input(&texts("never")).wait(long().idle_timeout(ms(200)));
+    let input = stage.input(&texts("never")).wait(long().idle_timeout(ms(2000)));
     let error = stage.send(input).await.unwrap_err();
     let PromptError::TimedOut {
         limit: Limit::Idle, delivery: Delivery::Accepted, abort: Some(abort), ..
@@ -127,9 +128,9 @@ async fn a_deadline_holds_before_anything_is_sent() {
 #[tokio::test]
 async fn a_turn_may_be_left_alone_when_its_limit_runs_out() {
     let stage = Stage::new().await;
-    let wait = long().idle_timeout(ms(200)).on_limit(TimeoutAction::Leave);
+    let wait = long().idle_timeout(ms(2000)).on_limit(TimeoutAction::Leave);
     let result = stage.send(stage.input(&gated_text("gate", "one two three")).wait(wait)).await.unwrap();
-    assert_eq!(result.completion, Completion::timed_out(Limit::Idle, Allowed::Time(ms(200)), None));
+    assert_eq!(result.completion, Completion::timed_out(Limit::Idle, Allowed::Time(ms(2000)), None));
     assert_eq!(stage.requests(Route::Abort), 0);
     assert!(!stage.is_idle().await, "it goes on");
     let next = stage.start(&texts("next"));
@@ -145,7 +146,7 @@ async fn an_abort_that_cannot_be_confirmed_says_so() {
     let stage = Stage::new().await;
     let running = stage
         .manager
-        .prompt(stage.input(&gated_text("never", "one two three")).wait(long().idle_timeout(ms(300))));
+        .prompt(stage.input(&gated_text("never", "one two three")).wait(long().idle_timeout(ms(2000))));
     let running = running.start();
     soon(stage.fake.wait_at("never")).await;
     stage.fake.inject(Route::Status, Fault::Status(400)).always();
@@ -161,7 +162,7 @@ async fn a_dead_server_ends_the_wait_in_time() {
     let stage = Stage::new().await;
     let running = stage
         .manager
-        .prompt(stage.input(&gated_text("never", "one two three")).wait(long().idle_timeout(ms(500))));
+        .prompt(stage.input(&gated_text("never", "one two three")).wait(long().idle_timeout(ms(2000))));
     let running = running.start();
     soon(stage.fake.wait_at("never")).await;
     stage.fake.kill().await.unwrap();
@@ -190,8 +191,8 @@ async fn a_server_that_is_out_of_reach_is_not_waited_for_as_long_as_a_silent_mod
 async fn a_turn_that_lives_is_not_cut_off() {
     let slow = || {
         let mut step = Step::text("");
-        step.words = 30;
-        step.chunk_ms = 100;
+        step.words = 25;
+        step.chunk_ms = 200;
         Script::new([step])
     };
     let silent_tool = Script::new([Step::tool(gated_tool("later")), Step::text("done")]);
@@ -216,12 +217,12 @@ async fn a_turn_that_lives_is_not_cut_off() {
     join_all(cases.map(|(flavour, name, script)| async move {
         let case = format!("{name} on {flavour:?}");
         let stage = Stage::of(quick().flavour(flavour).background_subagents()).await;
-        let wait = WaitOptions::default().idle_timeout(ms(1500)).settle_grace(ms(300));
+        let wait = WaitOptions::default().idle_timeout(ms(4000)).settle_grace(ms(300));
         let running = stage.manager.prompt(stage.input(&script).wait(wait)).start();
-        // The passing of time is what is tested here: three seconds of text, or of a tool that says nothing.
+        // The passing of time is what is tested here: five seconds of text, or of a tool that says nothing.
         if name.contains("tool") {
             soon(stage.fake.wait_at("later")).await;
-            sleep(ms(3000)).await;
+            sleep(ms(5000)).await;
             stage.fake.open_gate("later");
         }
         let result = soon(running).await.unwrap_or_else(|error| panic!("{case}: {error:?}"));
@@ -235,11 +236,11 @@ async fn a_turn_that_lives_is_not_cut_off() {
 #[tokio::test]
 async fn clocks_stand_still_while_a_human_is_asked() {
     let policy = PermissionPolicy::ask(|_| async {
-        sleep(ms(1500)).await;
+        sleep(ms(6000)).await;
         Decision::AllowOnce
     });
     let stage = Stage::with(quick(), |manager| manager.permissions(policy)).await;
-    let limit = ms(700);
+    let limit = ms(4000);
     let wait = long().idle_timeout(limit).tool_timeout(limit).deadline(limit);
     let script = Script::new([Step::tool(asking_tool("touch x")), Step::text("done")]);
     let result = stage.send(stage.input(&script).wait(wait.clone())).await.unwrap();

@@ -39,7 +39,7 @@ async fn a_prompt_runs_once_whatever_becomes_of_its_submission() {
     join_all(cases.map(|((fault, times), flavour)| async move {
         let case = format!("{fault:?} x {times} on {flavour:?}");
         let fake = FakeOpenCode::start_with(quick().flavour(flavour)).await.unwrap();
-        let client = secrets::client(&fake.url()).answer_timeout(ms(1000)).feed(feed()).build();
+        let client = secrets::client(&fake.url()).answer_timeout(ms(5000)).feed(feed()).build();
         let manager = ConversationManager::builder(client.unwrap()).wait(waits()).unwrap().build();
         let session = create(&manager, "task").await;
         let stage = Stage { fake, manager, session };

@@ -202,7 +202,7 @@ async fn a_prompt_that_is_refused_was_not_run() {
 /// A later release may have statuses that this one does not know. They say nothing, and the messages say all.
 #[tokio::test]
 async fn a_status_that_is_not_known_does_not_hold_an_answer_back() {
-    for status in ["completed", "done", "thinking"] {
+    join_all(["completed", "done", "thinking"].map(|status| async move {
         let (mock, manager) = stage().await;
         mock.mock_events(told(&[])).await;
         mock.mock_messages(lists()).await;
@@ -212,7 +212,8 @@ async fn a_status_that_is_not_known_does_not_hold_an_answer_back() {
         let result = checked(soon(manager.send_initial_prompt_and_await_messages(input)).await).unwrap();
         assert_eq!(result.completion, Completion::Settled, "{status}");
         assert_eq!(result.answer().as_deref(), Some("4"), "{status}");
-    }
+    }))
+    .await;
 }
 
 #[tokio::test]

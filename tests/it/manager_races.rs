@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::StreamExt;
+use futures_util::{StreamExt, future::join_all};
 use opencode_conductor::{
     Completion, ConversationManager, CreateTaskSession, Decision, Delivery, Directory, PermissionPolicy,
     PromptError, Update,
@@ -192,7 +192,7 @@ async fn a_lost_response_makes_no_second_session_in_a_busy_project() {
 
 #[tokio::test]
 async fn a_gap_on_an_open_connection_does_not_mean_that_the_server_died() {
-    for gap in [false, true] {
+    join_all([false, true].map(|gap| async move {
         let stage = Stage::new().await;
         stage.fake.hold(Moment::Cleanup, "cleanup");
         let input = stage.input(&Script::new([Step::error(400)])).wait(waits());
@@ -211,7 +211,8 @@ async fn a_gap_on_an_open_connection_does_not_mean_that_the_server_died() {
         stage.fake.open_gate("cleanup");
         let result = soon(running).await.unwrap();
         assert!(matches!(result.completion, Completion::Failed(_)), "{:?}", result.completion);
-    }
+    }))
+    .await;
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use futures_util::future::join_all;
 use opencode_conductor::{
     AgentErrorKind, Completion, ConversationManager, Delivery, Directory, DirectoryClient, ManagerBuilder,
     PermissionPolicy, PromptError, PromptInput, message_signature,
@@ -40,7 +41,7 @@ async fn foreign_turn(stage: &Stage, id: &str, script: &Script) {
 #[tokio::test]
 async fn an_answer_is_tried_for_as_long_as_the_request_is_open() {
     let stage = Stage::with(quick(), |manager| manager.permissions(PermissionPolicy::AllowOnce)).await;
-    let refusals = stage.fake.inject(Route::ReplyPermission, Fault::Status(503)).times(8);
+    let refusals = stage.fake.inject(Route::ReplyPermission, Fault::Status(503)).times(6);
     let script = Script::new([Step::tool(asking_tool("touch x")), Step::text("done")]);
     let result = stage.ask(&script).await.unwrap();
     assert_eq!((&result.completion, result.answer().as_deref()), (&Completion::Settled, Some("done")));
@@ -79,8 +80,9 @@ async fn a_server_that_is_down_is_not_called_busy() {
         .build();
     adopted.adopt_session("task", &stage.session).await.unwrap();
     stage.fake.kill().await.unwrap();
-    for manager in [&stage.manager, &adopted] {
-        let error = soon(manager.prompt(stage.input(&texts("never"))).into_future()).await.unwrap_err();
+    let asked = [&stage.manager, &adopted].map(|manager| manager.prompt(stage.input(&texts("never"))));
+    for result in join_all(asked.map(|prompt| soon(prompt.into_future()))).await {
+        let error = result.unwrap_err();
         let PromptError::NotDelivered { delivery: Delivery::NotSent, source: Some(source), .. } = &error
         else {
             panic!("{error:?}")

@@ -228,7 +228,7 @@ fn arbitrary_data() -> impl Strategy<Value = SavedSessionData> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_data_survives_json(data in arbitrary_data(), which: prop::sample::Index) {

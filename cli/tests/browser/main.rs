@@ -251,6 +251,8 @@ async fn a_task_is_started_and_aborted_on_the_page() {
     browser.click("#prompt").await;
     browser.type_text(&prompt).await;
     browser.press_enter().await;
+    // The page shows the prompt, too, which has the same words.
+    dashboard.fake.wait_at("never").await;
     browser.wait(&shows(1, "One two")).await;
     assert_eq!(browser.eval("document.querySelector('#empty').hidden").await, true);
     assert_eq!(browser.eval("document.querySelector('#prompt').value").await, "");

@@ -93,11 +93,13 @@ pub(crate) async fn retries_exhausted(stage: &mut Stage<'_>) {
 /// A prompt that is sent at the first of the two idles after an error.
 pub(crate) async fn lost_prompt_then_kick(stage: &mut Stage<'_>) {
     let session = stage.session().await;
+    stage.target.hold_cleanup();
     stage.prompt(&session, &Script::new([Step::error(400)])).await;
     stage.event("session.error", &session, 1).await;
     let lost = stage.prompt(&session, &Script::new([Step::text("found again")])).await;
-    stage.idle(&session, 2).await;
     stage.stored(&lost).await;
+    stage.target.let_clean_up();
+    stage.idle(&session, 2).await;
     let messages = stage.get(&format!("/session/{session}/message")).await;
     stage.note_answer("lost", &messages);
     stage.post_prompt(&session, &lost).await;

@@ -10,7 +10,7 @@ pub(crate) mod stage;
 use std::{fmt::Debug, time::Duration};
 
 /// How long a test waits for something that must happen; never how long it waits for something not to happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Fails the test instead of hanging, or if what comes of it shows a secret.
 pub(crate) async fn soon<T: Debug>(future: impl Future<Output = T>) -> T {

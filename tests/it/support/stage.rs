@@ -57,6 +57,13 @@ impl Stage {
         checked(soon(self.manager.prompt(input).into_future()).await)
     }
 
+    /// As [`Self::ask`], without a look for secrets, which takes seconds for an answer of megabytes.
+    pub(crate) async fn ask_unwatched(&self, script: &Script) -> Result<PromptExecutionResult, PromptError> {
+        let mut result = None;
+        soon(async { result = Some(self.manager.prompt(self.input(script)).into_future().await) }).await;
+        result.expect("it has ended")
+    }
+
     pub(crate) fn start(&self, script: &Script) -> RunningPrompt {
         self.manager.prompt(self.input(script)).start()
     }
