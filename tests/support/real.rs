@@ -8,7 +8,10 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
     process::Stdio,
-    sync::Once,
+    sync::{
+        Once,
+        atomic::{AtomicU16, Ordering},
+    },
     time::Duration,
 };
 
@@ -25,6 +28,11 @@ use tokio::{
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// A request sent too early is never answered, so the probe gives up quickly and asks again.
 const PROBE_LIMIT: Duration = Duration::from_millis(500);
+
+/// Servers listen from here on, below the ports that the kernel hands out.
+const FIRST_PORT: u16 = 20_000;
+/// The first port that the kernel gives to connections and to those that ask for any.
+const EPHEMERAL_PORTS: u16 = 32_768;
 
 /// How to start a [`RealServer`].
 #[derive(Debug, Clone)]
@@ -172,7 +180,7 @@ impl RealServer {
         for index in 0..options.projects {
             make_project(&project_path(home.path(), index), &options).await;
         }
-        let (process, output, url) = launch(&options, home.path(), 0).await;
+        let (process, output, url) = launch(&options, home.path(), free_port()).await;
         // A proxy of the environment must not see loopback traffic, and a connection kept from before a restart on
         // the same port would fail the next request.
         let client = Client::builder().no_proxy().pool_max_idle_per_host(0).build().expect("build a client");
@@ -259,10 +267,10 @@ impl RealServer {
         (self.process, self.output, self.url) = launch(&self.options, self.home.path(), port).await;
     }
 
-    /// Starts it again on the same HOME and on whatever port is free.
+    /// Starts it again on the same HOME and on another port.
     pub(crate) async fn restart_elsewhere(&mut self) {
         self.kill().await;
-        (self.process, self.output, self.url) = launch(&self.options, self.home.path(), 0).await;
+        (self.process, self.output, self.url) = launch(&self.options, self.home.path(), free_port()).await;
     }
 }
 
@@ -272,22 +280,42 @@ impl Drop for RealServer {
     }
 }
 
+/// A port that stays free while its server is restarted.
+///
+/// Given none, the server takes 4096 if it can, which another test's server may take in between. Ports from
+/// [`EPHEMERAL_PORTS`] on go to other tests' connections.
+fn free_port() -> u16 {
+    static N_TAKEN: AtomicU16 = AtomicU16::new(0);
+    // Tests that run side by side begin at different places.
+    let n_ports = EPHEMERAL_PORTS - FIRST_PORT;
+    let start = u16::try_from(std::process::id() * 97 % u32::from(n_ports)).expect("a remainder");
+    (0..n_ports)
+        .map(|_| FIRST_PORT + (start + N_TAKEN.fetch_add(1, Ordering::Relaxed)) % n_ports)
+        .find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .expect("a free port")
+}
+
 async fn launch(
     options: &RealOptions,
     home: &Path,
     port: u16,
 ) -> (Child, Lines<BufReader<ChildStdout>>, String) {
+    let errors = home.join("stderr.log");
     let mut process = options
         .command(home, &project_path(home, 0))
         .args(["serve", "--hostname", "127.0.0.1", "--port", &port.to_string()])
         .stdout(Stdio::piped())
+        .stderr(fs::File::create(&errors).expect("make a log"))
         .process_group(0)
         .spawn()
         .expect("start opencode");
     let mut output = BufReader::new(process.stdout.take().expect("a piped stdout")).lines();
     let ready = async {
         let url = loop {
-            let line = output.next_line().await.expect("read stdout").expect("opencode keeps running");
+            let Some(line) = output.next_line().await.expect("read stdout") else {
+                let said = fs::read_to_string(&errors).unwrap_or_default();
+                panic!("opencode did not start on port {port}: {said}")
+            };
             if let Some((_, url)) = line.split_once("listening on ") {
                 break url.trim().trim_end_matches('/').to_owned();
             }
