@@ -567,6 +567,22 @@ fn a_subagent_in_the_background_ends_with_its_session_and_not_with_its_call() {
 }
 
 #[test]
+fn a_subagent_that_left_nothing_before_its_call_was_known_has_ended() {
+    // Found by delivering the events of sessions in another order: the child seemed to run for ever.
+    let mut client = Client::new();
+    client.child("ses_a", ROOT);
+    client.message(&user("ses_a", "msg_a", 1));
+    client.idle("ses_a");
+    client.event("message.removed", json!({"sessionID": "ses_a", "messageID": "msg_a"}));
+    let parent = step(ROOT, "msg_1", 2);
+    client.message(&parent);
+    let mut call = task(&parent, "prt_task", "completed", Some("ses_a"));
+    call["state"]["metadata"]["background"] = json!(true);
+    client.part(&call);
+    assert_eq!(client.state.subagents().next().unwrap().status, RunStatus::Success);
+}
+
+#[test]
 fn a_removed_prompt_that_is_announced_again_does_not_wake_its_session() {
     // Found by delivering stretches of a log twice: the child seemed to run for ever.
     let mut client = Client::new();

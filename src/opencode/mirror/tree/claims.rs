@@ -38,7 +38,8 @@ impl SessionTree {
         let conversation = ConversationId::new(first.unwrap_or(child.as_str()));
         if log.conversation != conversation {
             self.move_to(&child, conversation, effects);
-        } else if log.speaks_for_itself() {
+        }
+        if self.sessions.get(&child).is_some_and(|log| log.speaks_for_itself()) {
             self.announce(&child, effects);
         }
     }
