@@ -205,13 +205,16 @@ impl<'a> Cursor<'a> {
 
     /// Reads a string that is written as it is; any other stays to be read.
     pub(crate) fn plain(&mut self) -> Option<&'a str> {
-        let rest = self.text.get(self.at..)?.strip_prefix('"')?;
-        let (string, behind) = rest.split_at_checked(ordinary(rest.as_bytes()))?;
-        if !behind.starts_with('"') {
+        if self.peek()? != b'"' {
             return None;
         }
-        self.at += string.len() + 2;
-        Some(string)
+        let start = self.at + 1;
+        let end = start + ordinary(self.text.as_bytes().get(start..)?);
+        if *self.text.as_bytes().get(end)? != b'"' {
+            return None;
+        }
+        self.at = end + 1;
+        self.text.get(start..end)
     }
 
     /// Reads a string as it is written, with known escapes.
