@@ -136,7 +136,7 @@ impl Hasher for IdHasher {
     }
 }
 
-/// How many a thread remembers. A session's events name its own id, those of a message and a few parts, and its model and directory.
+/// How many a thread remembers. A session's events name its own id, those of a message and a few parts, and its model, provider and agent.
 const RECENT: usize = 128;
 /// Longer ones are not remembered.
 const MAX_RECENT_BYTES: usize = 64;
@@ -150,7 +150,8 @@ pub(crate) fn shared(id: &str) -> Arc<str> {
         return id.into();
     }
     let mut hasher = IdHasher::default();
-    // An id ends in random letters.
+    // An id ends in random letters. A model ends as its name with the provider does, and is shorter.
+    hasher.write_usize(id.len());
     match id.as_bytes().last_chunk() {
         Some(end) => hasher.write_u64(u64::from_le_bytes(*end)),
         None => hasher.write(id.as_bytes()),
@@ -164,6 +165,20 @@ pub(crate) fn shared(id: &str) -> Arc<str> {
         slot.clone()
     });
     known.ok().flatten().unwrap_or_else(|| id.into())
+}
+
+/// Reads a string that is written over and over, as [`shared`] keeps it.
+pub(crate) fn read_shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
+    deserializer.deserialize_str(SharedStr)
+}
+
+/// As [`read_shared`], for one that may be absent or `null`.
+pub(crate) fn read_shared_option<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Arc<str>>, D::Error> {
+    #[derive(Deserialize)]
+    struct Shared(#[serde(deserialize_with = "read_shared")] Arc<str>);
+    Ok(Option::deserialize(deserializer)?.map(|Shared(text)| text))
 }
 
 /// Reads a string straight into shared memory; serde's own way for `Arc<str>` allocates twice.

@@ -55,6 +55,7 @@ wire_struct! {
         /// When it was created, or last submitted again.
         time: MessageTime = default,
         /// The agent it is for.
+        #[serde(deserialize_with = "crate::ids::read_shared_option")]
         agent?: Arc<str>,
         /// The model it is for.
         model?: ModelRef,
@@ -71,14 +72,18 @@ wire_struct! {
         /// The user message that it answers, which need not be the caller's: compaction and merged prompts move it.
         parent_id as "parentID"?: MessageId,
         /// The model that wrote it.
+        #[serde(deserialize_with = "crate::ids::read_shared")]
         model_id as "modelID": Arc<str> = default,
         /// The model's provider.
+        #[serde(deserialize_with = "crate::ids::read_shared")]
         provider_id as "providerID": Arc<str> = default,
         /// The agent; `compaction` for summaries.
+        #[serde(deserialize_with = "crate::ids::read_shared_option")]
         mode?: Arc<str>,
         /// Whether it is a summary of the history and not an answer.
         summary?: bool,
         /// Why the model stopped; absent while it runs and after errors.
+        #[serde(deserialize_with = "crate::ids::read_shared_option")]
         finish?: Arc<str>,
         /// How it failed.
         error?: MessageError,
@@ -282,7 +287,7 @@ impl Message {
         Self { info, parts }
     }
 
-    /// What somebody said with it, if it is a prompt, and not one that the server made itself.
+    /// The text of a prompt, if it is one and the server did not make it itself.
     #[cfg(any(test, feature = "client"))]
     pub(crate) fn prompt_text(&self) -> Option<String> {
         let MessageInfo::User(_) = self.info else { return None };

@@ -31,10 +31,12 @@ wire_struct! {
         /// Its title.
         title: String = default,
         /// The server that made it.
+        #[serde(deserialize_with = "crate::ids::read_shared")]
         version: Arc<str> = default,
         /// When it was created and last changed.
         time: SessionTime = default,
         /// The agent of its last prompt.
+        #[serde(deserialize_with = "crate::ids::read_shared_option")]
         agent?: Arc<str>,
         /// The model of its last prompt.
         model?: SessionModel,
@@ -53,8 +55,10 @@ wire_struct! {
     /// The model of a session's last prompt.
     SessionModel {
         /// The model, as its provider names it.
+        #[serde(deserialize_with = "crate::ids::read_shared")]
         id: Arc<str>,
         /// The provider.
+        #[serde(deserialize_with = "crate::ids::read_shared")]
         provider_id as "providerID": Arc<str>,
     }
 

@@ -163,7 +163,7 @@ impl<'de> DeserializeSeed<'de> for Properties<'_> {
 impl EventPayload {
     /// Reads the properties of an event of type `kind`, if it is one of those that the server says often.
     fn scan(kind: &str, cursor: &mut Cursor<'_>) -> Option<Self> {
-        /// Reads the fields by these names, and skips others. Those that may be absent are marked.
+        /// Reads the fields by these names, each of which may be absent, and skips others.
         macro_rules! scan {
             ($($field:ident = $name:literal),*) => {
                 $(let mut $field = None;)*
