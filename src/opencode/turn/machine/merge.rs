@@ -176,7 +176,7 @@ impl Turn {
         self.ask_what_was_held(now, tree);
         self.facts_outdated = true;
         if observed.progress {
-            self.lacks_message_events |= self.reads.n_silence_polls() > 0;
+            self.lacks_message_events |= self.is_stream_open() && self.reads.n_silence_polls() > 0;
             self.progressed(now);
         }
         // A read that was given up still shows what it shows, but nothing waits for it.

@@ -268,7 +268,8 @@ impl Turn {
     }
 
     fn restart_silence(&mut self, now: Duration) {
-        if self.is_stream_open() {
+        let is_over = matches!(self.stage, Stage::Aborting { .. } | Stage::Closing { .. } | Stage::Finished);
+        if self.is_stream_open() && !is_over {
             let interval = if self.lacks_message_events {
                 // As if there were no stream, but less and less often while reads bring nothing new either.
                 (POLL_INTERVAL * (self.reads.n_silence_polls() + 1)).min(SILENCE_INTERVAL)
@@ -293,7 +294,7 @@ impl Turn {
             Timer::StreamPatience | Timer::Resubmit | Timer::Limit | Timer::ReadPause => {}
             Timer::Confirm => self.candidate_lasted(now),
             Timer::Silence => {
-                self.reads.want_for_silence();
+                self.reads.want_for_silence(self.lacks_message_events);
                 if self.is_held_by_messages() {
                     self.reads.want(Scope::TREE);
                 }

@@ -48,15 +48,22 @@ impl Reads {
         self.wanted.tree
     }
 
-    /// How many reads because of silence have brought no progress.
+    /// How many reads were wanted because of silence since the last progress.
     pub(super) fn n_silence_polls(&self) -> u32 {
         self.n_silence_polls
     }
 
-    /// The stream has been silent: one request looks at the messages or at the status, in turns.
-    pub(super) fn want_for_silence(&mut self) {
+    /// The stream has been silent: one request looks at the messages or at the status, in turns; at the messages each time if the stream
+    /// is known not to tell of them.
+    pub(super) fn want_for_silence(&mut self, lacks_message_events: bool) {
         self.n_silence_polls += 1;
-        self.want(if self.n_silence_polls % 2 == 1 { Scope::MESSAGES } else { Scope::STATUS });
+        let is_for_messages = self.n_silence_polls % 2 == 1;
+        if is_for_messages || lacks_message_events {
+            self.want(Scope::MESSAGES);
+        }
+        if !is_for_messages {
+            self.want(Scope::STATUS);
+        }
     }
 
     /// There is no stream, so that everything has to be read.

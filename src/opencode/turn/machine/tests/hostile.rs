@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The root, and sessions that may be anybody's.
+/// The root, and sessions that may belong to another turn.
 const SESSIONS: [&str; 6] = [ROOT, "ses_a", "ses_b", "ses_c", "ses_d", "ses_e"];
 
 /// Something that a hostile server says; sessions by their number.
@@ -308,7 +308,7 @@ fn sessions_nested_too_deeply_are_dropped_and_counted() {
         bench.event(EventPayload::SessionCreated(info));
         parent = id;
     }
-    // Those below the first that was dropped are children of nobody here.
+    // Those below the first that was dropped have no parent here.
     assert_eq!((bench.tree.children().count(), bench.tree.n_dropped()), (64, 1));
 }
 

@@ -41,9 +41,11 @@ fn a_last_look_can_save_the_turn() {
     }
     bench.unheard(|bench| (bench.complete(1), bench.step(2)));
     assert_eq!(bench.read(SessionStatus::Busy), []);
+    let saved = bench.now;
     assert_eq!(bench.wait(SECOND), [read(true, false, false)], "what is not heard is read");
     assert_eq!(bench.read(SessionStatus::Busy), []);
-    assert_eq!(bench.wait(SECOND), []);
+    assert_eq!(bench.wait_reading(&SessionStatus::Busy), [Done::Abort], "the next limit");
+    assert_eq!(bench.now.saturating_sub(saved).as_secs(), 360);
 }
 
 /// A stream without message events, as that of 1.15.0.

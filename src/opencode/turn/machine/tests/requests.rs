@@ -31,7 +31,7 @@ fn a_request_is_passed_on_once() {
     assert_eq!(bench.read(SessionStatus::Busy), []);
 }
 
-/// A stream may stall without ending, and with it the request of a tool that then runs for as long as nobody answers.
+/// A stream may stall without ending, and with it the request of a tool that then runs for as long as no answer comes.
 #[test]
 fn silence_while_a_tool_runs_is_asked_what_it_waits_for() {
     let mut bench = Bench::running();
@@ -40,7 +40,7 @@ fn silence_while_a_tool_runs_is_asked_what_it_waits_for() {
     let looked = Scope { requests: true, ..Scope::MESSAGES };
     assert_eq!(bench.wait(11 * SECOND), [Done::Read(looked)]);
     assert_eq!(bench.read(SessionStatus::Busy), [ask("per_1")]);
-    // It is not asked again, and one that somebody else answered is closed.
+    // It is not asked again, and one that another client answered is closed.
     let looked = Scope { requests: true, ..Scope::STATUS };
     assert_eq!(bench.wait(11 * SECOND), [Done::Read(looked)]);
     bench.pending.clear();
