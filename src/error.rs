@@ -131,6 +131,14 @@ pub enum Error {
     #[cfg(feature = "client")]
     #[error(transparent)]
     JsonAnswer(#[from] crate::manager::JsonAnswerError),
+    /// An answer to a request was not taken.
+    #[cfg(feature = "client")]
+    #[error(transparent)]
+    Answer(#[from] crate::manager::AnswerError),
+    /// A worktree could not be made, looked at or removed.
+    #[cfg(feature = "client")]
+    #[error(transparent)]
+    Worktree(#[from] crate::worktree::WorktreeError),
 }
 
 impl Error {
@@ -145,7 +153,7 @@ impl Error {
             #[cfg(feature = "client")]
             Self::Check(error) => error.is_retryable(),
             #[cfg(feature = "client")]
-            Self::Launch(_) => false,
+            Self::Launch(_) | Self::Answer(_) | Self::Worktree(_) => false,
             #[cfg(feature = "client")]
             Self::Session(error) => error.is_retryable(),
             #[cfg(feature = "client")]

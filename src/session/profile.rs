@@ -38,12 +38,12 @@ impl AgentProfile {
 
     setters! {
         /// Says what it is for.
-        with_description(description: impl Into<String>) { description = Some(description.into()) }
+        description(description: impl Into<String>) { description = Some(description.into()) }
         /// Sets what the model is told beside every prompt; default nothing.
-        with_instructions(instructions: impl Into<String>) { instructions = Some(instructions.into()) }
+        instructions(instructions: impl Into<String>) { instructions = Some(instructions.into()) }
         /// Sets the model of its prompts; default the session's own.
-        with_model(model: ModelRef) { model = Some(model) }
+        model(model: ModelRef) { model = Some(model) }
         /// Sets which of the program's own agents its prompts are for; default the session's own.
-        with_agent(agent: impl Into<String>) { agent = Some(agent.into()) }
+        agent(agent: impl Into<String>) { agent = Some(agent.into()) }
     }
 }

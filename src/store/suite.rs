@@ -264,7 +264,7 @@ async fn what_is_saved_is_kept_to_the_byte(shared: &dyn StoreUnderTest) {
     full.listed.architecture = Architecture::Other("gemini-cli".to_owned());
     full.listed.status = SessionStatus::Other("archived".to_owned());
     full.workspace_files.push(WorkspaceFile::new("src/lib.rs", "fn main() {}\n"));
-    full.agent_profile = Some(AgentProfile::new("code-assistant").with_instructions("Be brief."));
+    full.agent_profile = Some(AgentProfile::new("code-assistant").instructions("Be brief."));
     full.extra.insert("custom".to_owned(), json!({"kept": [1, null]}));
     let bare = SavedSessionData::new(SessionListData::new("ses_2".into(), Architecture::Conversation));
     for data in [&full, &bare, &saved("ses_3", "")] {

@@ -109,6 +109,7 @@ pub enum IgnoredFiles {
 pub enum WorktreeError {
     /// Git could not do it.
     #[error("cannot {what}")]
+    #[non_exhaustive]
     Git {
         /// What was tried.
         what: &'static str,
@@ -118,6 +119,7 @@ pub enum WorktreeError {
     },
     /// A file could not be read, written or removed.
     #[error("cannot {what} {}", path.display())]
+    #[non_exhaustive]
     Io {
         /// What was tried.
         what: &'static str,
@@ -132,10 +134,11 @@ pub enum WorktreeError {
         "{} holds work: {} files, {} ignored, {} commits",
         path.display(), work.files.len(), work.ignored.len(), work.commits.len()
     )]
+    #[non_exhaustive]
     HasWork {
-        /// The worktree.
+        /// The directory of the worktree.
         path: PathBuf,
-        /// The work.
+        /// What would be lost.
         work: Box<Work>,
     },
 }

@@ -85,8 +85,8 @@ fn check_changes(
     let (old, new) = (blocks(old), blocks(new));
     let mut named = HashSet::new();
     for change in changes {
-        if let Change::Block { conversation_id, block_id }
-        | Change::BlockRemoved { conversation_id, block_id } = change
+        if let Change::Block { conversation_id, block_id, .. }
+        | Change::BlockRemoved { conversation_id, block_id, .. } = change
         {
             named.insert((conversation_id, block_id));
         }
@@ -121,7 +121,7 @@ fn transcript(root: &SessionId, store: &Store) -> SessionConversationState {
         let info = store.sessions.iter().find(|info| info.id == *id).unwrap().clone();
         let children = store.sessions.iter().filter(|info| info.parent_id.as_ref() == Some(id));
         let children = children.map(|child| export(store, &child.id)).collect();
-        SessionExport::new(store.list(id)).with_info(info).with_children(children)
+        SessionExport::new(store.list(id)).info(info).children(children)
     }
     let json = serde_json::to_string(&export(store, root)).unwrap();
     let transcript = parse_transcript(Architecture::OpenCode, &json).unwrap();

@@ -113,8 +113,8 @@ fn the_json_is_flat_and_what_other_programs_write_is_read() {
     data.listed.last_activity = Some(Millis::new(2));
     data.listed.created_at = Some(Millis::new(1));
     data.workspace_files.push(WorkspaceFile::new("a.txt", "a"));
-    let profile = AgentProfile::new("code-assistant").with_model(ModelRef::new("anthropic", "claude"));
-    data.agent_profile = Some(profile.with_instructions("Be brief."));
+    let profile = AgentProfile::new("code-assistant").model(ModelRef::new("anthropic", "claude"));
+    data.agent_profile = Some(profile.instructions("Be brief."));
     let (runtime, _) = data.load().unwrap();
     expect![[r#"
         {

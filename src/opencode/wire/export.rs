@@ -35,9 +35,9 @@ impl SessionExport {
 
     setters! {
         /// Adds what is known about the session itself.
-        with_info(info: SessionInfo) { info = Some(info) }
+        info(info: SessionInfo) { info = Some(info) }
         /// Adds the sessions of its subagents.
-        with_children(children: Vec<Self>) { children = children }
+        children(children: Vec<Self>) { children = children }
     }
 
     /// Decodes a document; what is malformed in it is reported beside the good.

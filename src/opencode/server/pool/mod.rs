@@ -8,7 +8,7 @@ mod keeper;
 
 use std::{collections::BTreeMap, ffi::OsString, fmt, ops::Deref, path::PathBuf, sync::Arc, time::Duration};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -89,7 +89,7 @@ pub struct ServerLease {
 }
 
 /// What a [`ServerPool`] does at the moment, and has done so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct PoolStatistics {
