@@ -183,19 +183,15 @@ impl Conversation {
         (id, live.state.clone())
     }
 
-    /// Ends the updates of a reader, after the state that replaces what it missed.
+    /// Ends the updates of a reader.
     pub(super) fn remove_reader(&self, id: ReaderId) {
-        let live = &mut *self.live();
-        if let Some(at) = live.readers.iter().position(|(reader, _)| *reader == id) {
-            let (_, mut reader) = live.readers.swap_remove(at);
-            reader.catch_up(&live.state);
-        }
+        self.live().readers.retain(|(reader, _)| *reader != id);
     }
 
     /// Hands an update to all readers.
     pub(super) fn tell(&self, update: &Update) {
-        let live = &mut *self.live();
-        for (_, reader) in &mut live.readers {
+        let live = self.live();
+        for (_, reader) in &live.readers {
             reader.send(update.clone(), &live.state);
         }
     }
@@ -206,7 +202,7 @@ impl Conversation {
         if live.state == SessionConversationState::default() {
             live.state = saved;
             let state = live.state.clone();
-            for (_, reader) in &mut live.readers {
+            for (_, reader) in &live.readers {
                 reader.send(Update::Missed(Box::new(state.clone())), &state);
             }
         }
@@ -234,7 +230,7 @@ impl ConversationSink for Conversation {
         live.readers.retain(|(_, reader)| !reader.is_gone());
         for event in events {
             live.state.apply(&event);
-            if let Some(((_, last), others)) = live.readers.split_last_mut() {
+            if let Some(((_, last), others)) = live.readers.split_last() {
                 for (_, reader) in others {
                     reader.send(Update::Conversation(event.clone()), &live.state);
                 }

@@ -2,8 +2,9 @@
 
 use std::{
     collections::VecDeque,
+    future::poll_fn,
     pin::Pin,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock},
     task::{Context, Poll},
 };
 
@@ -15,10 +16,11 @@ use crate::{
     agent::{AgentStatus, Ask},
     conversation::{ConversationEvent, SessionConversationState},
     ids::{MessageId, RequestId},
+    lock::lock,
     session::{StreamEvent, reduce_to_stream, stream_between},
 };
 
-/// More updates than this wait for a slow reader before some are dropped.
+/// How many updates wait for a slow reader. Those that come when there are more are dropped.
 const CAPACITY: usize = 1024;
 
 /// Something that happened in a session.
@@ -44,7 +46,7 @@ pub enum Update {
     StreamLost,
     /// The event stream is up again; what was missed is read next.
     StreamRestored,
-    /// The reader was too slow and missed some. This is the conversation as it stands, and what follows continues it.
+    /// The reader was too slow and missed updates of all kinds. This is the conversation as it stands, and what follows continues it.
     Missed(Box<SessionConversationState>),
 }
 
@@ -52,6 +54,7 @@ pub enum Update {
 #[derive(Debug)]
 pub struct Updates {
     receiver: mpsc::Receiver<Update>,
+    missed: Missed,
     began: Arc<OnceLock<SessionConversationState>>,
 }
 
@@ -61,7 +64,7 @@ impl Updates {
     /// # Cancel safety
     /// An update is either returned or still there for the next call.
     pub async fn next(&mut self) -> Option<Update> {
-        self.receiver.recv().await
+        poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
     }
 }
 
@@ -107,7 +110,7 @@ impl Stream for StreamEvents {
             if let Some(event) = self.ready.pop_front() {
                 return Poll::Ready(Some(event));
             }
-            match self.updates.receiver.poll_recv(context) {
+            match Pin::new(&mut self.updates).poll_next(context) {
                 Poll::Ready(Some(update)) => self.take(update),
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Pending => return Poll::Pending,
@@ -120,23 +123,38 @@ impl Stream for Updates {
     type Item = Update;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Update>> {
-        self.receiver.poll_recv(context)
+        let Self { receiver, missed, .. } = &mut *self;
+        // Locked first: nothing may be sent between a look at the queue and a look at what was missed.
+        let mut missed = lock(missed);
+        match receiver.poll_recv(context) {
+            Poll::Ready(Some(update)) => Poll::Ready(Some(update)),
+            // A task that has read much without a break is made to yield, although more waits.
+            Poll::Pending if !receiver.is_empty() => Poll::Pending,
+            nothing => match missed.take() {
+                Some(state) => Poll::Ready(Some(Update::Missed(Box::new(state)))),
+                None => nothing,
+            },
+        }
     }
 }
+
+/// The conversation after the last update that a reader missed, for as long as the reader has not come so far.
+type Missed = Arc<Mutex<Option<SessionConversationState>>>;
 
 /// The sending side of [`Updates`]. Never blocks: a reader that is too slow misses updates and gets the state instead.
 #[derive(Debug)]
 pub(super) struct UpdateSender {
     sender: mpsc::Sender<Update>,
-    has_missed: bool,
+    missed: Missed,
     began: Arc<OnceLock<SessionConversationState>>,
 }
 
 impl UpdateSender {
     pub(super) fn new() -> (Self, Updates) {
         let (sender, receiver) = mpsc::channel(CAPACITY);
-        let began = Arc::default();
-        (Self { sender, has_missed: false, began: Arc::clone(&began) }, Updates { receiver, began })
+        let (missed, began) = (Missed::default(), Arc::default());
+        let updates = Updates { receiver, missed: Arc::clone(&missed), began: Arc::clone(&began) };
+        (Self { sender, missed, began }, updates)
     }
 
     /// Says which conversation the updates continue.
@@ -149,27 +167,13 @@ impl UpdateSender {
     }
 
     /// Sends an update. `state` is the conversation after it.
-    pub(super) fn send(&mut self, update: Update, state: &SessionConversationState) {
-        if self.has_missed && self.sender.capacity() > CAPACITY / 2 {
-            self.catch_up(state);
-            if matches!(update, Update::Conversation(_)) {
-                // The state has it already.
-                return;
-            }
-        }
-        // The last place is kept for the state that replaces what was missed.
-        self.has_missed |= self.sender.capacity() <= 1;
-        if !self.has_missed {
+    pub(super) fn send(&self, update: Update, state: &SessionConversationState) {
+        let mut missed = lock(&self.missed);
+        if missed.is_some() || self.sender.capacity() == 0 {
+            *missed = Some(state.clone());
+        } else {
             // There is room, so sending fails only if the reader is gone.
             let _ = self.sender.try_send(update);
-        }
-    }
-
-    /// Replaces what was missed, if anything, by the state.
-    pub(super) fn catch_up(&mut self, state: &SessionConversationState) {
-        if self.has_missed {
-            let sent = self.sender.try_send(Update::Missed(Box::new(state.clone())));
-            self.has_missed = sent.is_err();
         }
     }
 }
@@ -179,43 +183,91 @@ mod tests {
     use futures_util::{FutureExt, StreamExt};
 
     use super::*;
+    use crate::{
+        conversation::{BlockBody, BlockOrder, ConversationBlock},
+        ids::ConversationId,
+        time::Millis,
+    };
 
     fn update(count: usize) -> Update {
         Update::Submitted(format!("msg_{count}").into())
     }
 
+    fn state(title: &str) -> SessionConversationState {
+        let order = BlockOrder::message(Millis::new(1), MessageId::new("msg_1"));
+        let body = BlockBody::AssistantText { content: title.into(), model: None };
+        let block = Arc::new(ConversationBlock::new("msg_1", order, body));
+        let event = ConversationEvent::BlockUpsert { conversation_id: ConversationId::main(), block };
+        let mut state = SessionConversationState::new();
+        state.apply(&event);
+        state
+    }
+
     #[test]
     fn a_reader_that_is_too_slow_gets_the_state_and_goes_on() {
-        let (mut sender, mut updates) = UpdateSender::new();
-        let state = SessionConversationState::new();
-        for count in 0..CAPACITY + 10 {
-            sender.send(update(count), &state);
+        let (sender, mut updates) = UpdateSender::new();
+        for count in 0..CAPACITY {
+            sender.send(update(count), &state("read"));
         }
-        for count in 0..CAPACITY - 1 {
+        sender.send(update(0), &state("missed"));
+        for count in 0..CAPACITY {
             assert_eq!(updates.next().now_or_never(), Some(Some(update(count))));
+            sender.send(update(0), &state("missed last"));
         }
-        sender.send(update(1), &state);
-        assert_eq!(updates.next().now_or_never(), Some(Some(Update::Missed(Box::new(state.clone())))));
-        assert_eq!(StreamExt::next(&mut updates).now_or_never(), Some(Some(update(1))));
-        sender.catch_up(&state);
+        let last = Update::Missed(Box::new(state("missed last")));
+        assert_eq!(StreamExt::next(&mut updates).now_or_never(), Some(Some(last)));
         assert!(updates.next().now_or_never().is_none(), "nothing was missed since");
+        sender.send(update(1), &state("later"));
+        assert_eq!(updates.next().now_or_never(), Some(Some(update(1))));
         drop(sender);
         assert_eq!(updates.next().now_or_never(), Some(None));
     }
 
     #[test]
-    fn what_was_missed_at_the_end_is_replaced_in_the_last_place() {
-        let (mut sender, mut updates) = UpdateSender::new();
-        let state = SessionConversationState::new();
+    fn what_was_missed_at_the_end_is_replaced_by_the_last_state() {
+        let (sender, mut updates) = UpdateSender::new();
         for count in 0..2 * CAPACITY {
-            sender.send(update(count), &state);
+            sender.send(update(count), &state("before"));
         }
-        sender.catch_up(&state);
+        sender.send(update(0), &state("last"));
         drop(sender);
-        let mut last = None;
+        let mut all = Vec::new();
         while let Some(Some(update)) = updates.next().now_or_never() {
-            last = Some(update);
+            all.push(update);
         }
-        assert_eq!(last, Some(Update::Missed(Box::new(state))));
+        assert_eq!(all.len(), CAPACITY + 1);
+        assert_eq!(all.last(), Some(&Update::Missed(Box::new(state("last")))));
+        assert_eq!(updates.next().now_or_never(), Some(None));
+    }
+
+    /// A reader and a sender on threads of their own: whatever the reader misses, it ends with the last state.
+    #[test]
+    fn a_reader_on_another_thread_ends_with_the_last_state() {
+        let (sender, mut updates) = UpdateSender::new();
+        let states: Vec<_> = (0..20_000).map(|n| state(&n.to_string())).collect();
+        let reader = std::thread::spawn(move || {
+            let mut last = 0;
+            loop {
+                match updates.next().now_or_never() {
+                    Some(Some(Update::Submitted(id))) => {
+                        let number = id.as_str()[4..].parse().unwrap();
+                        assert!(number >= last, "{number} after {last}");
+                        last = number;
+                    }
+                    Some(Some(Update::Missed(state))) => {
+                        let block = state.blocks().iter().next().unwrap();
+                        last = block.body.content().unwrap().to_string().parse().unwrap();
+                    }
+                    Some(Some(other)) => panic!("{other:?}"),
+                    Some(None) => return last,
+                    None => std::thread::yield_now(),
+                }
+            }
+        });
+        for (count, state) in states.iter().enumerate() {
+            sender.send(update(count), state);
+        }
+        drop(sender);
+        assert_eq!(reader.join().unwrap(), states.len() - 1);
     }
 }
