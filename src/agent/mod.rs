@@ -24,6 +24,8 @@ pub use ask::{Ask, Asked, Decision, Permission, Question, QuestionAnswer, Questi
 pub use change::{ChangeKind, FileChange};
 pub use error::{AgentError, AgentErrorKind};
 pub use limits::{Allowed, Limit, TimeoutAction, WaitOptions};
+#[cfg(feature = "client")]
+pub(crate) use outcome::UNCONFIRMED;
 pub use outcome::{
     AbortReport, Completion, Delivery, Ended, Execution, Failure, IdleOutcome, NativeMessages, Stop,
 };

@@ -96,6 +96,9 @@ pub struct AbortReport {
     pub sessions: Vec<SessionId>,
 }
 
+/// What is said of an abort that was not confirmed, behind what was aborted.
+pub(crate) const UNCONFIRMED: &str = ", and the abort could not be confirmed";
+
 /// How a session came to rest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", content = "completion", rename_all = "camelCase")]
@@ -186,13 +189,15 @@ impl Completion {
     /// Whether the same task may succeed when it is tried again.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Interrupted | Self::TimedOut { .. } | Self::GivenUp => true,
+            Self::Interrupted | Self::TimedOut { .. } => true,
             Self::Failed(failure) => failure.is_retryable,
             Self::Settled
             | Self::Aborted
             | Self::Rejected
             | Self::Refused
             | Self::SessionGone
+            // The agent's run goes on, and another prompt would come on top of it.
+            | Self::GivenUp
             | Self::Unauthorized => false,
         }
     }
@@ -218,14 +223,14 @@ impl fmt::Display for Completion {
                     write!(f, " ({allowed})")?;
                 }
                 match abort {
-                    Some(AbortReport { confirmed: false, .. }) => {
-                        f.write_str(", and the abort could not be confirmed")
-                    }
+                    Some(AbortReport { confirmed: false, .. }) => f.write_str(UNCONFIRMED),
                     Some(_) | None => Ok(()),
                 }
             }
             Self::SessionGone => f.write_str("was lost: the session does not exist any more"),
-            Self::Unauthorized => f.write_str("was lost sight of: the agent refuses the credentials"),
+            Self::Unauthorized => {
+                f.write_str("was lost sight of: the agent refuses the credentials (is the password right?)")
+            }
             Self::GivenUp => f.write_str("was not waited for any longer"),
         }
     }

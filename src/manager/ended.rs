@@ -63,7 +63,7 @@ impl Inner {
         session: &Session,
         limits: &WaitOptions,
         prompt: &PreparedPrompt,
-        mut execution: Execution,
+        execution: Execution,
     ) -> Result<PromptExecutionResult, PromptError> {
         if execution.ended == Ended::SessionGone {
             self.forget(&session.id);
@@ -78,7 +78,7 @@ impl Inner {
             Ended::NotRecorded | Ended::Stopped(Stop::GivenUp) => Completion::GivenUp,
             Ended::Stopped(Stop::Refused) => Completion::Refused,
             Ended::Limit(limit) => {
-                Completion::timed_out(limit, limits.allowed(limit), execution.abort.take())
+                Completion::timed_out(limit, limits.allowed(limit), execution.abort.clone())
             }
             Ended::SessionGone => Completion::SessionGone,
             Ended::Unauthorized => Completion::Unauthorized,
@@ -90,6 +90,7 @@ impl Inner {
             other_prompts: execution.other_prompts,
             refused: Vec::new(),
             completion,
+            abort: execution.abort,
             usage: execution.usage.values().copied().sum(),
             usage_by_session: execution.usage,
             conversation: session.conversation.state(),

@@ -4,7 +4,9 @@ use std::{error, fmt};
 
 use super::{input::AttachmentError, result::PromptExecutionResult};
 use crate::{
-    agent::{AbortReport, AgentError, Allowed, Delivery, Failure, Limit},
+    agent::{
+        AbortReport, AgentError, AgentErrorKind, Allowed, Completion, Delivery, Failure, Limit, UNCONFIRMED,
+    },
     conversation::Usage,
     error::InvalidInput,
     ids::{MessageId, SessionId, TaskId},
@@ -396,6 +398,23 @@ impl SessionError {
     }
 }
 
+impl PromptError {
+    /// The error of a prompt that got so far, and whose session cannot be opened.
+    pub(super) fn unopened(
+        session: &SessionId,
+        task: Option<TaskId>,
+        delivery: Delivery,
+        error: SessionError,
+    ) -> Self {
+        match error {
+            SessionError::Agent { source, .. } if source.kind() == AgentErrorKind::Unauthorized => {
+                Self::Unauthorized { session: session.clone(), task, delivery, source: Some(source) }
+            }
+            error => error.into(),
+        }
+    }
+}
+
 impl From<SessionError> for PromptError {
     fn from(error: SessionError) -> Self {
         match error {
@@ -418,7 +437,13 @@ pub struct TurnFailed {
 impl fmt::Display for TurnFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let result = &self.result;
-        write!(f, "{} {}", Named(&result.submission.session_id, &result.task_id), result.completion)
+        write!(f, "{} {}", Named(&result.submission.session_id, &result.task_id), result.completion)?;
+        match (&result.completion, &result.abort) {
+            // A limit that ran out says it itself.
+            (Completion::TimedOut { .. }, _) => Ok(()),
+            (_, Some(AbortReport { confirmed: false, .. })) => f.write_str(UNCONFIRMED),
+            (_, _) => Ok(()),
+        }
     }
 }
 

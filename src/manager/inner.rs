@@ -74,12 +74,18 @@ impl Inner {
         Ok(self.registry().add(Session::new(opened, conversation)))
     }
 
+    /// Whether the manager was not shut down yet.
+    pub(super) fn check_open(&self) -> Result<(), SessionError> {
+        if self.shutdown.is_cancelled() { Err(SessionError::ShutDown) } else { Ok(()) }
+    }
+
     /// Makes the session of a task that no other call is making one for.
     pub(super) async fn create_session(
         &self,
         request: &CreateTaskSession,
         new: &NewSession,
     ) -> Result<Arc<Session>, SessionError> {
+        self.check_open()?;
         let _reservation = Reservation::new(self, request)?;
         let mut new = new.clone();
         let conversation: Arc<Conversation> = Arc::default();

@@ -60,7 +60,7 @@ use self::{
     updates::UpdateSender,
 };
 use crate::{
-    agent::{AbortReport, Agent, Ended, IdleOutcome, OpenSession, Stop, Unprepared, WaitOptions},
+    agent::{AbortReport, Agent, Delivery, Ended, IdleOutcome, OpenSession, Stop, Unprepared, WaitOptions},
     error::InvalidInput,
     ids::{SessionId, TaskId},
     session::ConversationSessionMeta,
@@ -129,7 +129,7 @@ impl ConversationManager {
     /// two cases: the server keeps no metadata, or it is still making the first session when it is asked.
     ///
     /// # Errors
-    /// If the input is not valid, the task has a session already, or the server cannot make one.
+    /// If the input is not valid, the task has a session already, the server cannot make one, or the manager was shut down.
     ///
     /// # Cancel safety
     /// Dropping it may leave a session on the server that no task has.
@@ -159,7 +159,8 @@ impl ConversationManager {
     /// Takes over a session that was made elsewhere, or by an earlier process, for a task.
     ///
     /// # Errors
-    /// If the ids are not valid, the task has another session, another task has this one, or the server does not know it.
+    /// If the ids are not valid, the task has another session, another task has this one, the server does not know it, or the manager was
+    /// shut down.
     ///
     /// # Examples
     /// ```no_run
@@ -179,6 +180,7 @@ impl ConversationManager {
     ) -> Result<ConversationSessionMeta, SessionError> {
         let task: TaskId = task.into().trimmed();
         InvalidInput::check_id("task id", task.as_str())?;
+        self.inner.check_open()?;
         if let Some(known) = self.task_session_id(&task).filter(|known| known != session) {
             return Err(SessionError::TaskHasSession { task, session: known });
         }
@@ -294,7 +296,9 @@ impl ConversationManager {
         options: WaitOptions,
     ) -> Result<IdleOutcome, PromptError> {
         options.validate()?;
-        let session = self.inner.session(session, None).await?;
+        let opened = self.inner.session(session, None).await;
+        let session =
+            opened.map_err(|error| PromptError::unopened(session, None, Delivery::NotSent, error))?;
         // Prompts that wait are sent away with an abort; this is none.
         let _permit = loop {
             if let Some(permit) = session.queue.enter().wait().await {

@@ -13,7 +13,10 @@ use super::{
     inner::agent_error,
 };
 use crate::{
-    agent::{AgentError, Ask, Completion, Delivery, FileChange, NativeMessages, OpenSession, PreparedPrompt},
+    agent::{
+        AbortReport, AgentError, Ask, Completion, Delivery, FileChange, NativeMessages, OpenSession,
+        PreparedPrompt,
+    },
     conversation::{SessionConversationState, Usage},
     error::error_chain,
     ids::{MessageId, SessionId, TaskId},
@@ -49,7 +52,7 @@ impl From<&PreparedPrompt> for PromptSubmission {
 /// What came of a prompt that the model was called for: there is at least one assistant message.
 ///
 /// As JSON an object of these names in camel case, with the `answer` and without the `conversation`, which can be written by itself.
-/// `completion` also has what it means in words (`message`, unless it is settled), and whether it is `retryable`.
+/// `completion` also has what it means in words (`message`, unless it is settled), and whether it is `retryable`. It is read as a [`Completion`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PromptExecutionResult {
@@ -68,6 +71,8 @@ pub struct PromptExecutionResult {
     pub refused: Vec<Ask>,
     /// How it ended. Only [`Completion::Settled`] is a success; see [`PromptExecutionResult::settled`].
     pub completion: Completion,
+    /// What became of the agent's run, if this manager aborted it: because the caller said so, a policy ended the turn, or a limit ran out.
+    pub abort: Option<AbortReport>,
     /// What it used and cost, descendants included.
     pub usage: Usage,
     /// The same per session.
@@ -123,6 +128,7 @@ impl PromptExecutionResult {
             other_prompts: Vec::new(),
             refused: Vec::new(),
             completion,
+            abort: None,
             usage: Usage::default(),
             usage_by_session: BTreeMap::new(),
             conversation: SessionConversationState::default(),
@@ -177,6 +183,8 @@ impl Serialize for PromptExecutionResult {
             #[serde(skip_serializing_if = "Option::is_none")]
             task_id: Option<&'a TaskId>,
             completion: Ended<'a>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            abort: Option<&'a AbortReport>,
             answer: Option<&'a str>,
             usage: Usage,
             usage_by_session: &'a BTreeMap<SessionId, Usage>,
@@ -200,9 +208,14 @@ impl Serialize for PromptExecutionResult {
             task_id: self.task_id.as_ref(),
             completion: Ended {
                 completion,
-                message: (!completion.is_settled()).then(|| completion.to_string()),
+                message: match completion {
+                    // A failure has a message of its own.
+                    Completion::Settled | Completion::Failed(_) => None,
+                    other => Some(other.to_string()),
+                },
                 retryable: completion.is_retryable(),
             },
+            abort: self.abort.as_ref(),
             answer: self.answer.as_deref(),
             usage: self.usage,
             usage_by_session: &self.usage_by_session,

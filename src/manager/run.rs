@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     agent::{
-        AgentErrorKind, Completion, Delivery, Ended, Execution, Limit, Phase, PreparedPrompt, PromptSpec,
-        Unprepared, WaitOptions,
+        Completion, Delivery, Ended, Execution, Limit, Phase, PreparedPrompt, PromptSpec, Unprepared,
+        WaitOptions,
     },
     deadline::reached,
     directory::Directory,
@@ -130,12 +130,21 @@ impl Run<'_> {
         reader: UpdateSender,
     ) -> Result<PromptExecutionResult, PromptError> {
         let waiting = self.inner.counters.waiting.hold();
-        let admitted = tokio::select! {
+        let arrived = Instant::now();
+        let entered = tokio::select! {
             biased;
-            () = self.abandoned.cancelled() => return Err(self.inner.given_up(self.work.session_id(), Delivery::NotSent)),
-            admitted = self.enter(queued) => admitted?,
+            () = self.abandoned.cancelled() => Err(self.inner.given_up(self.work.session_id(), Delivery::NotSent)),
+            entered = self.enter(queued) => entered,
         };
         drop(waiting);
+        let admitted = match entered {
+            Ok(admitted) => admitted,
+            Err(error) => {
+                let result = Err(error);
+                self.log(0, arrived, &result);
+                return result;
+            }
+        };
         let _running = self.inner.counters.begin();
         let began = Instant::now();
         if let Some(task) = admitted.session.meta().task_id {
@@ -184,19 +193,11 @@ impl Run<'_> {
     /// Takes over a session that is not known here. For a turn that was begun before it may be gone meanwhile, and the turn with it.
     async fn open(&self, directory: Option<&Directory>) -> Result<Arc<Session>, PromptError> {
         let opened = self.inner.session(self.work.session_id(), directory).await;
-        let opened = match opened {
-            Err(SessionError::Agent { source, .. }) if source.kind() == AgentErrorKind::Unauthorized => {
-                let (session, delivery) = (self.work.session_id().clone(), Delivery::NotSent);
-                return Err(PromptError::Unauthorized {
-                    session,
-                    task: None,
-                    delivery,
-                    source: Some(source),
-                });
-            }
-            opened => opened,
+        let Work::Resume(resume) = self.work else {
+            let unopened =
+                |error| PromptError::unopened(self.work.session_id(), None, Delivery::NotSent, error);
+            return opened.map_err(unopened);
         };
-        let Work::Resume(resume) = self.work else { return Ok(opened?) };
         match opened {
             Ok(session) => {
                 let task = resume.record.as_ref().and_then(|record| record.task_id.as_ref());
@@ -222,7 +223,12 @@ impl Run<'_> {
                 };
                 Err(PromptError::SessionGone { session: resume.session.clone(), task, delivery, source })
             }
-            Err(error) => Err(error.into()),
+            Err(error) => {
+                let record = resume.record.as_ref();
+                let delivery = record.map_or(Delivery::Unknown, |record| record.phase.delivery());
+                let task = record.and_then(|record| record.task_id.clone());
+                Err(PromptError::unopened(&resume.session, task, delivery, error))
+            }
         }
     }
 

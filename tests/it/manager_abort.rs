@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use opencode_conductor::{
-    Completion, ConversationManager, Delivery, PromptError, SessionError,
+    Completion, ConversationManager, CreateTaskSession, Delivery, PromptError, SessionError,
     test_util::{FakeOpenCode, Fault, Flavour, Moment, ProviderError, Route, Script, Step},
 };
 
@@ -48,6 +48,7 @@ async fn an_abort_ends_the_turn_wherever_it_is() {
         assert_eq!(report.sessions.len(), if case == "child" { 2 } else { 1 }, "{case}");
         let result = soon(running).await.unwrap_or_else(|error| panic!("{case}: {error:?}"));
         assert_eq!(result.completion, Completion::Aborted, "{case}");
+        assert_eq!(result.abort, Some(report), "{case}");
         assert!(!result.completion.is_retryable());
         assert!(stage.is_idle().await, "{case}");
         stage.check(case, &result);
@@ -251,6 +252,7 @@ async fn shutdown_gives_up_all_waiting_and_leaves_the_runs_alone() {
         Box::pin(soon(async { tokio::join!(running, queued, waiting, shutdown) })).await;
     let running = running.unwrap();
     assert_eq!(running.completion, Completion::GivenUp, "it had started");
+    assert!(!running.completion.is_retryable(), "the agent goes on with it");
     assert_eq!(running.messages.opencode().len(), 1, "what there is of it is kept");
     for error in [queued.unwrap_err(), waiting.unwrap_err()] {
         assert!(matches!(error, PromptError::ShutDown { delivery: Delivery::NotSent, .. }), "{error:?}");
@@ -261,6 +263,11 @@ async fn shutdown_gives_up_all_waiting_and_leaves_the_runs_alone() {
     let late = stage.manager.prompt(opencode_conductor::PromptInput::new(other, "late"));
     let error = soon(late.into_future()).await.unwrap_err();
     assert!(matches!(error, PromptError::ShutDown { delivery: Delivery::NotSent, .. }), "{error:?}");
+    let request = CreateTaskSession::new("project", "late", "/project", WORKTREE);
+    let error = soon(stage.manager.create_task_session(request)).await.unwrap_err();
+    assert!(matches!(error, SessionError::ShutDown), "{error:?}");
+    let error = soon(stage.manager.adopt_session("late", &stage.session)).await.unwrap_err();
+    assert!(matches!(error, SessionError::ShutDown) && !error.is_retryable(), "{error:?}");
     soon(stage.manager.shutdown()).await;
     assert_eq!(stage.prompts_run().len(), 1);
     // Another manager finds the run as it is.

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::future::join_all;
 use opencode_conductor::{
-    Completion, ConversationManager, PromptError, PromptExecutionResult, PromptInput, TimeoutAction,
+    AgentError, AgentErrorKind, Completion, ConversationManager, PromptError, PromptExecutionResult,
+    PromptInput, TimeoutAction,
     test_util::{FakeOpenCode, Fault, Flavour, Moment, ProviderError, Route, Script, ScriptedTool, Step},
 };
 use serde_json::json;
@@ -403,6 +404,24 @@ async fn a_session_that_is_deleted_meanwhile_is_gone() {
     assert!(matches!(error, PromptError::SessionGone { .. }), "{error:?}");
     assert!(!error.is_retryable());
     assert_eq!(stage.manager.session(&stage.session), None);
+}
+
+#[tokio::test]
+async fn credentials_that_are_refused_meanwhile_end_the_waiting_and_keep_what_there_is() {
+    let stage = Stage::new().await;
+    let script = Script::new([bash("ls", "x\n"), Step::tool(gated_tool("gate"))]);
+    let running = stage.start(&script);
+    soon(stage.fake.wait_at("gate")).await;
+    stage.fake.inject(Route::Event, Fault::Status(401)).always();
+    stage.fake.cut_streams();
+    let result = soon(running).await.unwrap();
+    assert_eq!(result.completion, Completion::Unauthorized);
+    assert!(!result.completion.is_retryable());
+    assert_eq!(result.messages.opencode().len(), 2, "what there is of it is kept");
+    assert!(result.usage.tokens.output > 0);
+    let cause = result.cause.as_deref().map(AgentError::kind);
+    assert_eq!(cause, Some(AgentErrorKind::Unauthorized));
+    stage.fake.open_gate("gate");
 }
 
 #[tokio::test]

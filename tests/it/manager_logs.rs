@@ -6,7 +6,7 @@ use std::{
 };
 
 use opencode_conductor::{
-    ManagerBuilder,
+    ManagerBuilder, PromptError, PromptInput,
     test_util::{Fault, Route, Script, Step},
 };
 use tracing_subscriber::fmt::MakeWriter;
@@ -118,6 +118,16 @@ async fn a_turn_that_ran_out_of_time_says_so_with_or_without_an_answer() {
     assert_eq!(lines[0], with_answer);
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[1].contains("outcome=\"timed_out\""), "{silent:?}: {lines:?}");
+}
+
+#[tokio::test]
+async fn a_prompt_that_does_not_get_as_far_as_its_turn_is_a_warning() {
+    let (stage, sink, _guard) = stage(tracing::Level::WARN, |manager| manager).await;
+    stage.fake.inject(Route::GetSession, Fault::Status(401)).always();
+    let error = stage.send(PromptInput::new("ses_other", "Say hello.")).await.unwrap_err();
+    assert!(matches!(error, PromptError::Unauthorized { .. }), "{error:?}");
+    let line = "WARN prompt{session=ses_other}: prompt has no result outcome=\"error\" seconds=_ delivery=NotSent submissions=0";
+    assert_eq!(sink.lines("prompt has no result"), [line]);
 }
 
 #[tokio::test]

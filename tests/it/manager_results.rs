@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::StreamExt;
 use opencode_conductor::{
-    AttachmentError, ChangeKind, Completion, ConversationManager, IdleOutcome, JsonAnswerError, PromptError,
-    PromptInput, SessionConversationState, SessionError, TokenUsage, Update, WaitOptions, message_signature,
+    AbortReport, Allowed, AttachmentError, ChangeKind, Completion, ConversationManager, Failure, IdleOutcome,
+    JsonAnswerError, Limit, PromptError, PromptExecutionResult, PromptInput, SessionConversationState,
+    SessionError, TokenUsage, Update, WaitOptions, message_signature,
     test_util::{Fault, Flavour, Route, Script, ScriptedTool, Step},
 };
 use serde_json::{Value, json};
@@ -150,9 +151,33 @@ async fn a_reader_that_sleeps_through_the_turn_is_told_how_it_stands() {
     let updates = running.updates().unwrap();
     let result = soon(running).await.unwrap();
     let updates: Vec<_> = soon(updates.collect()).await;
-    assert!(updates.len() <= 1024, "{}", updates.len());
+    assert!(updates.len() <= 1025, "{}", updates.len());
     assert!(updates.last().is_some_and(is_missed), "{:?}", updates.last());
     assert_eq!(folded(&updates), result.conversation);
+}
+
+/// The session goes on after the turn, so that nothing but the missed state can tell a watcher how the turn ended.
+#[tokio::test]
+async fn a_watcher_that_sleeps_through_the_turn_is_told_how_it_stands() {
+    let stage = Stage::new().await;
+    let (mut seen, mut updates) = stage.manager.watch(&stage.session).unwrap();
+    let long = with(Step::text(""), |it| it.words = 3000);
+    let result = stage.ask(&Script::new([long])).await.unwrap();
+    while seen != result.conversation {
+        match soon(updates.next()).await.unwrap() {
+            Update::Conversation(event) => seen.apply(&event),
+            Update::Missed(now) => seen = *now,
+            _ => {}
+        }
+    }
+    let next = stage.ask(&texts("again")).await.unwrap();
+    while seen != next.conversation {
+        let update = soon(updates.next()).await.unwrap();
+        assert!(!is_missed(&update), "it has caught up");
+        if let Update::Conversation(event) = update {
+            seen.apply(&event);
+        }
+    }
 }
 
 #[tokio::test]
@@ -166,10 +191,10 @@ async fn a_reader_that_wakes_up_in_the_middle_goes_on_from_there() {
     let mut seen = Vec::new();
     let reading = async {
         while let Some(update) = updates.next().await {
-            seen.push(update);
-            if seen.len() == 1000 {
+            if is_missed(&update) {
                 stage.fake.open_gate("awake");
             }
+            seen.push(update);
         }
     };
     let (result, ()) = soon(async { tokio::join!(running, reading) }).await;
@@ -481,8 +506,38 @@ async fn a_result_travels_as_json() {
     assert_eq!(json["usage"], json["usageBySession"][stage.session.as_str()]);
     assert_eq!((&json["refused"], &json["otherPrompts"]), (&json!([]), &json!([])));
     assert!(json.get("conversation").is_none());
-    let completion: Completion = serde_json::from_value(json["completion"].clone()).unwrap();
-    assert_eq!(completion, Completion::Settled, "what is added is no hindrance");
+
+    let failure = || Failure::new("APIError", "the provider is down");
+    let report = || AbortReport::new(false, vec![stage.session.clone()]);
+    let completions = [
+        Completion::Settled,
+        Completion::Failed(failure()),
+        Completion::Aborted,
+        Completion::Rejected,
+        Completion::Refused,
+        Completion::Interrupted,
+        Completion::timed_out(Limit::Idle, Allowed::Time(ms(45_000)), Some(report())),
+        Completion::SessionGone,
+        Completion::Unauthorized,
+        Completion::GivenUp,
+    ];
+    for completion in completions {
+        #[derive(serde::Deserialize)]
+        struct Written {
+            completion: Completion,
+            abort: Option<AbortReport>,
+        }
+        let mut result = PromptExecutionResult::new(result.submission.clone(), completion.clone());
+        result.abort = Some(report());
+        // As text: a map would not show a field that is written twice.
+        let json = serde_json::to_string(&result).unwrap();
+        let read: Written = serde_json::from_str(&json).unwrap_or_else(|error| panic!("{error}: {json}"));
+        assert_eq!((read.completion, &read.abort), (completion, &result.abort), "{json}");
+        if let Err(failed) = result.settled() {
+            let says_it = failed.to_string().contains("the abort could not be confirmed");
+            assert!(says_it, "{failed}");
+        }
+    }
 
     stage.fake.kill().await.unwrap();
     let wait = WaitOptions::default().idle_timeout(ms(200));
