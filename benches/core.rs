@@ -67,10 +67,10 @@ fn reducer(settings: &Settings) -> Table {
 fn text(at: usize, status: BlockStatus) -> ConversationEvent {
     let message = MessageId::new(format!("msg_{at:08}"));
     let order = BlockOrder::message(Millis::new(at as i64), message);
-    let body = BlockBody::AssistantText { content: "some words".into(), model: Some("p/m".into()) };
+    let body = BlockBody::assistant_text("some words");
     let mut block = ConversationBlock::new(format!("prt_{at:08}"), order, body);
     block.status = status;
-    ConversationEvent::BlockUpsert { conversation_id: ConversationId::main(), block: Arc::new(block) }
+    ConversationEvent::block_upsert(ConversationId::main(), block)
 }
 
 fn conversation(n_blocks: usize) -> SessionConversationState {
@@ -113,11 +113,7 @@ fn fold(state: &SessionConversationState, events: &[ConversationEvent], keep: Ke
 
 fn deltas(state: &SessionConversationState, keep: Keep) -> Duration {
     let block_id = BlockId::new(format!("prt_{:08}", state.blocks().len() - 1));
-    let event = ConversationEvent::BlockDelta {
-        conversation_id: ConversationId::main(),
-        block_id,
-        delta: " word".to_owned(),
-    };
+    let event = ConversationEvent::block_delta(ConversationId::main(), block_id, " word");
     fold(state, &vec![event; CHANGES], keep)
 }
 
@@ -131,9 +127,9 @@ fn upserts(state: &SessionConversationState, keep: Keep) -> Duration {
 fn long_text(settings: &Settings) -> Table {
     let mut state = SessionConversationState::new();
     let order = BlockOrder::message(Millis::new(1), MessageId::new("msg_1"));
-    let body = BlockBody::AssistantText { content: "x".repeat(1 << 20).into(), model: None };
+    let body = BlockBody::assistant_text("x".repeat(1 << 20));
     let block = Arc::new(ConversationBlock::new("prt_00000000", order, body));
-    state.apply(&ConversationEvent::BlockUpsert { conversation_id: ConversationId::main(), block });
+    state.apply(&ConversationEvent::block_upsert(ConversationId::main(), block));
     let mut table = Table::new("Fold into one long text, all states kept", "ns per event", &["1 MiB"]);
     table.row("delta", [seconds(settings, || deltas(&state, Keep::Everything)) * 1e9 / CHANGES as f64]);
     table

@@ -219,7 +219,7 @@ impl Terminal {
                     self.line(depth + 1, ink, &shortened(&output.as_str()));
                 }
                 BlockBody::System { content, .. } => self.line(depth, Ink::Blue, &format!("─ {content}")),
-                BlockBody::Error { content } => self.line(depth, Ink::Red, &format!("✗ {content}")),
+                BlockBody::Error { content, .. } => self.line(depth, Ink::Red, &format!("✗ {content}")),
                 BlockBody::Subagent(subagent) => {
                     let what = subagent.description.as_deref().unwrap_or_default();
                     let line = format!("⏵ {} {what}{open}", subagent.name);

@@ -182,6 +182,7 @@ pub enum BlockBody {
         parts: Vec<ContentPart>,
     },
     /// Text of the model.
+    #[non_exhaustive]
     AssistantText {
         /// What the model wrote.
         content: BlockText,
@@ -189,6 +190,7 @@ pub enum BlockBody {
         model: Option<Arc<str>>,
     },
     /// The model's thinking.
+    #[non_exhaustive]
     Thinking {
         /// What the model thought.
         content: BlockText,
@@ -196,6 +198,7 @@ pub enum BlockBody {
         model: Option<Arc<str>>,
     },
     /// A tool call.
+    #[non_exhaustive]
     ToolUse {
         /// Ties it to its result.
         tool_use_id: ToolUseId,
@@ -209,6 +212,7 @@ pub enum BlockBody {
         tool_status: RunStatus,
     },
     /// What a tool call gave.
+    #[non_exhaustive]
     ToolResult {
         /// The call.
         tool_use_id: ToolUseId,
@@ -222,6 +226,7 @@ pub enum BlockBody {
         parts: Vec<ContentPart>,
     },
     /// Something the agent's system did, such as summarising the history.
+    #[non_exhaustive]
     System {
         /// What kind of thing it did, such as `compaction` or `retry`.
         subtype: Option<Arc<str>>,
@@ -231,11 +236,13 @@ pub enum BlockBody {
     /// A subagent; its own thread is in the state's subagents.
     Subagent(SubagentBlock),
     /// Something that went wrong.
+    #[non_exhaustive]
     Error {
         /// What went wrong, in words.
         content: BlockText,
     },
     /// A kind of block that this version does not know; what it says is in [`ConversationBlock::extra`].
+    #[non_exhaustive]
     Unknown {
         /// The `type` of its JSON.
         kind: Arc<str>,
@@ -285,11 +292,13 @@ pub enum ContentPart {
         size: Option<u64>,
     },
     /// A mention of an agent.
+    #[non_exhaustive]
     Agent {
         /// The name of the agent.
         name: Arc<str>,
     },
     /// An order to run a subagent.
+    #[non_exhaustive]
     Subtask {
         /// The agent that is to run it.
         agent: Arc<str>,
@@ -301,6 +310,16 @@ pub enum ContentPart {
 }
 
 impl BlockBody {
+    /// What the user said, without attachments.
+    pub fn user_message(content: impl Into<BlockText>) -> Self {
+        Self::UserMessage { content: content.into(), parts: Vec::new() }
+    }
+
+    /// What the model said.
+    pub fn assistant_text(content: impl Into<BlockText>) -> Self {
+        Self::AssistantText { content: content.into(), model: None }
+    }
+
     /// The text of blocks that have one; tool calls and subagents do not.
     pub fn content(&self) -> Option<&BlockText> {
         match self {

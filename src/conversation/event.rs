@@ -23,6 +23,7 @@ use crate::{
 pub enum ConversationEvent {
     /// A block is there, or is now like this.
     #[serde(rename = "block:upsert")]
+    #[non_exhaustive]
     BlockUpsert {
         /// The thread that the block belongs to.
         conversation_id: ConversationId,
@@ -31,6 +32,7 @@ pub enum ConversationEvent {
     },
     /// A text or thinking block grew.
     #[serde(rename = "block:delta")]
+    #[non_exhaustive]
     BlockDelta {
         /// The thread that the block belongs to.
         conversation_id: ConversationId,
@@ -41,6 +43,7 @@ pub enum ConversationEvent {
     },
     /// A block is gone; with a subagent's block its whole thread, and those below it.
     #[serde(rename = "block:removed")]
+    #[non_exhaustive]
     BlockRemoved {
         /// The thread that the block belongs to.
         conversation_id: ConversationId,
@@ -55,12 +58,14 @@ pub enum ConversationEvent {
     SubagentCompleted(SubagentCompleted),
     /// A thread's turn is over; what was pending in it stays as it is.
     #[serde(rename = "session:idle")]
+    #[non_exhaustive]
     SessionIdle {
         /// The thread whose turn is over.
         conversation_id: ConversationId,
     },
     /// What one message used; replaces what was known about that message.
     #[serde(rename = "metadata:update")]
+    #[non_exhaustive]
     MetadataUpdate {
         /// The thread that the message is in.
         conversation_id: ConversationId,
@@ -75,6 +80,28 @@ pub enum ConversationEvent {
         #[serde(skip_serializing_if = "Option::is_none")]
         usage: Option<Usage>,
     },
+}
+
+impl ConversationEvent {
+    /// A block of a thread is there, or is now like this.
+    pub fn block_upsert(conversation_id: ConversationId, block: impl Into<Arc<ConversationBlock>>) -> Self {
+        Self::BlockUpsert { conversation_id, block: block.into() }
+    }
+
+    /// A text or thinking block of a thread grew by `delta`.
+    pub fn block_delta(conversation_id: ConversationId, block_id: BlockId, delta: impl Into<String>) -> Self {
+        Self::BlockDelta { conversation_id, block_id, delta: delta.into() }
+    }
+
+    /// A block of a thread is gone.
+    pub fn block_removed(conversation_id: ConversationId, block_id: BlockId) -> Self {
+        Self::BlockRemoved { conversation_id, block_id }
+    }
+
+    /// A thread's turn is over.
+    pub fn session_idle(conversation_id: ConversationId) -> Self {
+        Self::SessionIdle { conversation_id }
+    }
 }
 
 /// A subagent was started, or more is known about it.

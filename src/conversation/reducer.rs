@@ -27,6 +27,7 @@ pub enum Change {
         block_id: BlockId,
     },
     /// A block is gone.
+    #[non_exhaustive]
     BlockRemoved {
         /// The thread that the block was in.
         conversation_id: ConversationId,
@@ -34,16 +35,19 @@ pub enum Change {
         block_id: BlockId,
     },
     /// A subagent is new or changed, apart from its thread.
+    #[non_exhaustive]
     Subagent {
         /// The call that started the subagent.
         tool_use_id: ToolUseId,
     },
     /// A subagent is gone, with its thread.
+    #[non_exhaustive]
     SubagentRemoved {
         /// The call that had started it.
         tool_use_id: ToolUseId,
     },
     /// What a thread used changed.
+    #[non_exhaustive]
     Metadata {
         /// The thread whose usage changed.
         conversation_id: ConversationId,
@@ -60,9 +64,8 @@ pub enum Change {
 /// };
 ///
 /// let order = BlockOrder::message(Millis::new(1), MessageId::new("msg_1"));
-/// let body = BlockBody::AssistantText { content: "Hello".into(), model: None };
-/// let block = ConversationBlock::new("prt_1", order, body).into();
-/// let event = ConversationEvent::BlockUpsert { conversation_id: ConversationId::main(), block };
+/// let block = ConversationBlock::new("prt_1", order, BlockBody::assistant_text("Hello"));
+/// let event = ConversationEvent::block_upsert(ConversationId::main(), block);
 /// let before = SessionConversationState::new();
 /// let after = reduce_session_event(&before, &event);
 /// assert_eq!((before.blocks().len(), after.blocks().len()), (0, 1));

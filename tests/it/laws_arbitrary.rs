@@ -181,11 +181,13 @@ proptest! {
             prop_assert_eq!(changes.is_empty(), next == state, "{:?} {:?}", event, changes);
             for change in &changes {
                 match change {
-                    Change::Block { conversation_id, block_id } => {
+                    Change::Block { conversation_id, block_id, .. } => {
                         prop_assert!(next.block(conversation_id, block_id).is_some(), "{:?}", change);
                     }
-                    Change::Subagent { tool_use_id } => {
-                        let removed = changes.contains(&Change::SubagentRemoved { tool_use_id: tool_use_id.clone() });
+                    Change::Subagent { tool_use_id, .. } => {
+                        let removed = changes.iter().any(|other| {
+                            matches!(other, Change::SubagentRemoved { tool_use_id: removed, .. } if removed == tool_use_id)
+                        });
                         prop_assert!(removed || next.subagent(tool_use_id).is_some(), "{:?}", change);
                     }
                     _ => {}

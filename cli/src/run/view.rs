@@ -247,8 +247,10 @@ impl View {
             BlockBody::System { content, .. } => {
                 self.text(Ink::Blue, "─", Ink::Blue, &content.as_str(), columns)
             }
-            BlockBody::Error { content } => self.text(Ink::Red, "✗", Ink::Red, &content.as_str(), columns),
-            BlockBody::ToolUse { tool_use_id, name, title, input, tool_status } => {
+            BlockBody::Error { content, .. } => {
+                self.text(Ink::Red, "✗", Ink::Red, &content.as_str(), columns)
+            }
+            BlockBody::ToolUse { tool_use_id, name, title, input, tool_status, .. } => {
                 let what = title.as_deref().map_or_else(|| argument(input), str::to_owned);
                 let result = thread.get(&BlockId::new(format!("result-{tool_use_id}")));
                 let (output, is_error, ms) = match result.map(|block| &block.body) {

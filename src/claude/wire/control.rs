@@ -31,6 +31,7 @@ pub enum HostRequest {
     /// Whether a tool may run; also the way in which the model asks the user (the tool `AskUserQuestion`).
     CanUseTool(Box<ToolPermission>),
     /// Something else.
+    #[non_exhaustive]
     Unknown {
         /// Its subtype.
         kind: Box<str>,

@@ -231,6 +231,7 @@ pub enum ContentBlock {
         text: String,
     },
     /// The model's thinking.
+    #[non_exhaustive]
     Thinking {
         /// The text.
         thinking: String,
@@ -238,6 +239,7 @@ pub enum ContentBlock {
     /// Thinking that the provider does not show.
     RedactedThinking,
     /// A tool call.
+    #[non_exhaustive]
     ToolUse {
         /// The call.
         id: ToolUseId,
@@ -247,6 +249,7 @@ pub enum ContentBlock {
         input: Arc<Value>,
     },
     /// What a tool call gave.
+    #[non_exhaustive]
     ToolResult {
         /// The call.
         tool_use_id: ToolUseId,
@@ -260,6 +263,7 @@ pub enum ContentBlock {
     /// A document.
     Document(MediaSource),
     /// A block that is not known.
+    #[non_exhaustive]
     Unknown {
         /// Its type.
         kind: Box<str>,

@@ -39,6 +39,7 @@ pub enum StreamMessage {
     /// An answer to a request.
     ControlResponse(ControlResponse),
     /// A request need not be answered any more.
+    #[non_exhaustive]
     ControlCancelRequest {
         /// The request.
         request_id: RequestId,
@@ -64,6 +65,7 @@ pub enum PartialEvent {
     /// A message begins.
     MessageStart(AssistantBody),
     /// A block of it begins.
+    #[non_exhaustive]
     BlockStart {
         /// Which one, from 0.
         index: u32,
@@ -71,6 +73,7 @@ pub enum PartialEvent {
         block: ContentBlock,
     },
     /// A block grows.
+    #[non_exhaustive]
     BlockDelta {
         /// Which one, from 0.
         index: u32,
@@ -78,11 +81,13 @@ pub enum PartialEvent {
         delta: Delta,
     },
     /// A block is complete.
+    #[non_exhaustive]
     BlockStop {
         /// Which one, from 0.
         index: u32,
     },
     /// More is known about the message.
+    #[non_exhaustive]
     MessageDelta {
         /// What it used.
         usage: ApiUsage,
@@ -92,6 +97,7 @@ pub enum PartialEvent {
     /// The message is complete.
     MessageStop,
     /// Something that is not known, or a sign of life.
+    #[non_exhaustive]
     Unknown {
         /// Its type.
         kind: Box<str>,
@@ -109,6 +115,7 @@ pub enum Delta {
     /// A piece of a call's arguments in JSON.
     InputJson(String),
     /// Something else, such as a signature.
+    #[non_exhaustive]
     Unknown {
         /// Its type.
         kind: Box<str>,

@@ -21,11 +21,13 @@ pub enum SystemMessage {
     /// A turn begins; so once per turn.
     Init(Box<SessionInit>),
     /// It waits for the provider (`requesting`), summarises (`compacting`), or neither.
+    #[non_exhaustive]
     Status {
         /// What it does.
         status: Option<Box<str>>,
     },
     /// The session began to work, waits for the host, or is at rest.
+    #[non_exhaustive]
     SessionStateChanged {
         /// What it does now.
         state: SessionState,
@@ -39,6 +41,7 @@ pub enum SystemMessage {
     /// A task did something.
     TaskProgress(TaskStarted),
     /// A task's status changed.
+    #[non_exhaustive]
     TaskUpdated {
         /// The task; of a subagent its agent id.
         task_id: AgentId,
@@ -46,11 +49,13 @@ pub enum SystemMessage {
     /// A task ended.
     TaskNotification(TaskNotification),
     /// Other tasks run in the background than before.
+    #[non_exhaustive]
     BackgroundTasksChanged {
         /// Those that run.
         tasks: Vec<BackgroundTask>,
     },
     /// How much the model has thought so far.
+    #[non_exhaustive]
     ThinkingTokens {
         /// An estimate.
         estimated_tokens: u64,

@@ -28,6 +28,7 @@ pub enum TranscriptLine {
     /// Something that goes with a prompt.
     Attachment(Box<Attachment>),
     /// What the session has cost, in dollars; written as its process ends.
+    #[non_exhaustive]
     CostState {
         /// Its earlier processes included.
         total: f64,
@@ -66,7 +67,7 @@ pub enum TranscriptEvent {
 pub struct Attachment {
     /// When it was written.
     pub timestamp: Option<Timestamp>,
-    /// A prompt that came while another was being answered; other attachments are not shown to anybody.
+    /// A prompt that came while another was being answered; other attachments are not shown.
     pub queued: Option<QueuedCommand>,
 }
 

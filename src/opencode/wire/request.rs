@@ -51,6 +51,7 @@ pub enum PromptPart {
         text: String,
     },
     /// An attachment.
+    #[non_exhaustive]
     File {
         /// The part's id.
         id: PartId,
@@ -63,6 +64,7 @@ pub enum PromptPart {
         url: String,
     },
     /// A mention of an agent.
+    #[non_exhaustive]
     Agent {
         /// The part's id.
         id: PartId,

@@ -3,17 +3,17 @@
 use std::{
     any::Any,
     collections::HashMap,
+    future::ready,
     sync::{Arc, Mutex},
 };
 
 use opencode_conductor::{
-    AbortReport, Agent, AgentError, AgentErrorKind, Ask, BoxFuture, Capabilities, Completion,
-    ConversationEvent, ConversationSink, ConvertOptions, Decision, Delivery, Directory, Ended, Execution,
-    Failure, IdleOutcome, Limit, ManagerBuilder, MessageId, Millis, NativeMessages, NewSession, Notice,
-    OpenSession, Opened, Permission, Phase, PreparedPrompt, PromptSpec, Question, SessionDescription,
-    SessionId, Stop, StopRequest, Subject, TurnHost, Unprepared,
+    AbortReport, Agent, AgentError, AgentErrorKind, Ask, BlockBody, BlockOrder, BoxFuture, Capabilities,
+    Completion, ConversationBlock, ConversationEvent, ConversationId, ConversationSink, ConvertOptions,
+    Decision, Delivery, Directory, Ended, Execution, Failure, IdleOutcome, Limit, ManagerBuilder, MessageId,
+    Millis, NativeMessages, NewSession, Notice, OpenSession, Opened, Permission, Phase, PreparedPrompt,
+    PromptSpec, Question, SessionDescription, SessionId, Stop, StopRequest, Subject, TurnHost, Unprepared,
 };
-use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::{Play, World};
@@ -77,7 +77,7 @@ impl Agent for Memory {
     ) -> BoxFuture<'a, Result<Opened, AgentError>> {
         let id = SessionId::new(format!("session-of-{}", request.task));
         self.0.sessions.lock().unwrap().entry(id.clone()).or_default();
-        Box::pin(std::future::ready(Ok(self.opened(id, request.directory.clone()))))
+        Box::pin(ready(Ok(self.opened(id, request.directory.clone()))))
     }
 
     fn open<'a>(
@@ -90,7 +90,7 @@ impl Agent for Memory {
         let found = self.0.sessions.lock().unwrap().contains_key(session);
         let directory = directory.cloned().unwrap_or_else(|| Directory::new("/w").unwrap());
         let opened = if found { Ok(self.opened(session.clone(), directory)) } else { Err(unknown()) };
-        Box::pin(std::future::ready(opened))
+        Box::pin(ready(opened))
     }
 
     fn delete<'a>(
@@ -99,11 +99,11 @@ impl Agent for Memory {
         _: Option<&'a Directory>,
     ) -> BoxFuture<'a, Result<(), AgentError>> {
         self.0.sessions.lock().unwrap().remove(session);
-        Box::pin(std::future::ready(Ok(())))
+        Box::pin(ready(Ok(())))
     }
 
     fn shutdown(&self) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
+        Box::pin(ready(()))
     }
 }
 
@@ -131,13 +131,11 @@ impl Session {
         }
     }
 
-    fn block(&self, message: &MessageId, block: &str, body: &Value) -> ConversationEvent {
+    fn block(&self, message: &MessageId, id: &str, body: BlockBody) -> Vec<ConversationEvent> {
         let place = self.prompts().iter().position(|(known, _)| known == message).unwrap_or_default();
-        let mut json = json!({"id": block, "conversationId": "main", "order": [place, message, 0, block, 0],
-            "timestamp": "2026-01-01T00:00:00Z", "status": "complete"});
-        json.as_object_mut().unwrap().extend(body.as_object().unwrap().clone());
-        serde_json::from_value(json!({"type": "block:upsert", "conversationId": "main", "block": json}))
-            .unwrap()
+        let created = Millis::new(place.try_into().unwrap());
+        let order = BlockOrder::message(created, message.clone()).part(id.into());
+        vec![ConversationEvent::block_upsert(ConversationId::main(), ConversationBlock::new(id, order, body))]
     }
 
     async fn execute(&self, prompt: &PreparedPrompt, from: Phase, turn: &dyn TurnHost) -> Execution {
@@ -157,17 +155,12 @@ impl Session {
         if turn.record(Phase::Started).await.is_err() {
             return Execution::new(Ended::NotRecorded, Delivery::Started);
         }
-        turn.emit(vec![self.block(
-            message,
-            message.as_str(),
-            &json!({"type": "user_message", "content": prompt.text}),
-        )]);
+        turn.emit(self.block(message, message.as_str(), BlockBody::user_message(prompt.text.as_str())));
         let mut execution = Execution::new(Ended::Completed(Completion::Settled), Delivery::Started);
         match self.play(message, &play, turn).await {
             Ok(answer) => {
-                let block = format!("{message}-answer");
-                let body = json!({"type": "assistant_text", "content": answer});
-                turn.emit(vec![self.block(message, &block, &body)]);
+                let body = BlockBody::assistant_text(answer.as_str());
+                turn.emit(self.block(message, &format!("{message}-answer"), body));
                 if turn.wants_messages() {
                     turn.message(&answer as &dyn Any);
                 }
@@ -226,7 +219,7 @@ impl OpenSession for Session {
         // What follows the first line are the manager's own words.
         let play = text.lines().next().unwrap_or_default().to_owned();
         let prepared = PreparedPrompt::new(self.id.clone(), message, text, Millis::new(1).into(), play);
-        Box::pin(std::future::ready(Ok(prepared)))
+        Box::pin(ready(Ok(prepared)))
     }
 
     fn execute<'a>(
@@ -241,14 +234,14 @@ impl OpenSession for Session {
     fn wait_for_rest<'a>(&'a self, _: &'a dyn TurnHost) -> BoxFuture<'a, Result<IdleOutcome, Unprepared>> {
         let was_asked = !self.prompts().is_empty();
         let outcome = IdleOutcome::Rest(was_asked.then_some(Completion::Settled));
-        Box::pin(std::future::ready(Ok(outcome)))
+        Box::pin(ready(Ok(outcome)))
     }
 
     fn abort(&self) -> BoxFuture<'_, AbortReport> {
-        Box::pin(std::future::ready(AbortReport::new(true, vec![self.id.clone()])))
+        Box::pin(ready(AbortReport::new(true, vec![self.id.clone()])))
     }
 
     fn load(&self) -> BoxFuture<'_, Result<(), AgentError>> {
-        Box::pin(std::future::ready(Ok(())))
+        Box::pin(ready(Ok(())))
     }
 }
