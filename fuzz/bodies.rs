@@ -151,7 +151,10 @@ pub fn transcript(input: &[u8]) {
     assert_eq!(summary(parse_transcript(Architecture::OpenCode, text)), loaded, "two loads are equal");
     if let Ok((state, root, _)) = &loaded {
         check_state(state);
-        assert!(root.is_some() || *state == SessionConversationState::new(), "nothing is said by nobody");
+        assert!(
+            root.is_some() || *state == SessionConversationState::new(),
+            "without a root nothing is said"
+        );
     }
     for format in [OpenCodeFormat::Events, OpenCodeFormat::Messages, OpenCodeFormat::Export] {
         let options = OpenCodeOptions::default().format(format);

@@ -1,7 +1,7 @@
 //! A conversation as readable Markdown.
 //!
-//! What models and users wrote is Markdown already and is passed on as it is, HTML and control characters included. Whoever turns the result into
-//! a web page has to leave HTML out, or sanitise it, as of any stranger's text; whoever prints it has to filter control characters.
+//! What models and users wrote is Markdown already and is passed on as it is, HTML and control characters included. A program that turns the result into
+//! a web page has to leave HTML out, or sanitise it, as of any stranger's text; one that prints it has to filter control characters.
 
 use std::{collections::HashSet, fmt::Write};
 

@@ -118,7 +118,7 @@ impl Drop for SqliteStore {
     fn drop(&mut self) {
         self.calls = None;
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say that anybody could hear.
+            // Its caller is gone, and cannot be told.
             drop(thread.join());
         }
     }

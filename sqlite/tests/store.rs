@@ -167,7 +167,7 @@ async fn fills_a_disk() {
     println!("filled: {kind:?}, then works again");
 }
 
-/// Permissions do not hold for root, so that a process of somebody else looks.
+/// Permissions do not hold for root, so that a process of another user looks.
 #[cfg(unix)]
 #[test]
 fn a_store_that_cannot_be_written_says_so() {

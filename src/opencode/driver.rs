@@ -1,4 +1,4 @@
-//! Performs what a turn asks for. The only reader of the clock.
+//! Performs what a turn asks for. Tells the turn the time, which it does not read itself.
 
 use std::{collections::HashSet, future::pending, sync::Arc, time::Duration};
 

@@ -46,7 +46,7 @@ impl AllReads {
     }
 }
 
-/// A read whose answer serves everybody who asked before it began.
+/// A read whose answer serves all readers who asked before it began.
 #[derive(Debug)]
 pub(super) struct SharedRead<T> {
     one_at_a_time: Semaphore,

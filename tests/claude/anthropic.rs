@@ -169,7 +169,7 @@ async fn play(
     say(json!({"type": "message_stop"}));
 }
 
-/// Waits until a gate is opened; says whether anybody still wants to know.
+/// Waits until a gate is opened; says whether the client is still there.
 async fn stand_at(gate: &str, gates: &watch::Sender<Gates>, sender: &mpsc::UnboundedSender<String>) -> bool {
     gates.send_modify(|gates| {
         gates.reached.insert(gate.to_owned());

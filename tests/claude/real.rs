@@ -315,7 +315,7 @@ async fn cell(lab: &Lab, at: At, blow: Blow, promised: char) {
         );
     }
     soon(owner.shutdown()).await;
-    // Whoever comes next goes on with the session.
+    // The next manager goes on with the session.
     let next = manager(lab.options());
     let result = soon(next.prompt(input(&id, &ClaudeScript::text("next"))).into_future()).await;
     let result = result.unwrap_or_else(|error| panic!("{case}: the next prompt: {error:?}"));

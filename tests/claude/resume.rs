@@ -112,7 +112,7 @@ async fn a_turn_that_another_manager_works_on_is_not_called_over() {
     let unknown = unknown.map(|result| result.completion);
     assert!(
         matches!(unknown, Ok(Completion::Interrupted) | Err(PromptError::Interrupted { .. })),
-        "nobody works on it: {unknown:?}"
+        "no process works on it: {unknown:?}"
     );
     let error = error.unwrap_err();
     let PromptError::NotDelivered { source: Some(source), .. } = &error else { panic!("{error:?}") };

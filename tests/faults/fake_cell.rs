@@ -24,7 +24,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 struct Rig {
     stage: Stage,
     human: Arc<Human>,
-    /// Somebody else.
+    /// Another client of the same server.
     other: DirectoryClient,
 }
 

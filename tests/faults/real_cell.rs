@@ -60,7 +60,7 @@ pub(crate) fn rows() -> Vec<Row<Strike>> {
         row("network down for a while", Strike::Darkness, "S . . S S S S S . ."),
         // With a permission pending the server was seen to abort the step or to reject the request, so that cell says nothing.
         row("instance disposed", Strike::Dispose, "S . . A A A A . . ."),
-        row("aborted by somebody else", Strike::Abort, "S . . A A A A A . ."),
+        row("aborted by another client", Strike::Abort, "S . . A A A A A . ."),
         row("session deleted", Strike::Delete, "g . . G G G G G . ."),
     ]
 }

@@ -15,7 +15,7 @@ async fn a_thousand_sessions_at_once() {
     let stream = client.get(format!("{}/event", fake.url())).send().await.unwrap();
     let mut step = Step::default();
     step.words = WORDS;
-    // Nobody answers before everybody has asked.
+    // No turn is answered before all have asked.
     step.gate_before = Some("start".to_owned());
     let text = Script::new([step]).prompt("do");
     let prompt = json!({"parts": [{"type": "text", "text": text}]});

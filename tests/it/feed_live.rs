@@ -308,7 +308,7 @@ async fn bad_events_cost_a_resync_and_the_stream_goes_on() {
     connection.event(r#"{"type":"session.idle","properties":{"sessionID":"ses_1"#).await;
     assert_eq!(next(&mut subscription).await, "resync: an event could not be decoded");
 
-    connection.event(r#"{"type":"session.status","properties":{"sessionID":"ses_9","status":7}}"#).await; // nobody's
+    connection.event(r#"{"type":"session.status","properties":{"sessionID":"ses_9","status":7}}"#).await; // without a subscriber
     connection.event(r#"{"type":"session.status","properties":{"sessionID":"ses_1","status":7}}"#).await;
     assert_eq!(next(&mut subscription).await, "resync: an event could not be decoded");
 

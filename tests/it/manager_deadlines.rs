@@ -256,7 +256,7 @@ async fn a_prompt_waits_for_what_others_run_and_not_for_ever() {
     let other = secrets::connect(&stage.fake.url());
     let foreign = other.prompt(stage.input(&gated_text("gate", "one two three four"))).start();
     soon(stage.fake.wait_at("gate")).await;
-    // The session is not known to be at rest once somebody has aborted it, or it was made elsewhere.
+    // The session is not known to be at rest once another client has aborted it, or it was made elsewhere.
     let fresh = secrets::connect(&stage.fake.url());
     let wait = long().idle_timeout(ms(200));
     let error = soon(fresh.prompt(stage.input(&texts("never")).wait(wait)).into_future()).await.unwrap_err();

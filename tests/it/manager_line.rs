@@ -124,7 +124,7 @@ async fn a_hundred_turns_in_one_directory_share_one_stream() {
         .map(|(n, session)| {
             let steps = [bash("ls", "x\n"), opencode_conductor::test_util::Step::text(format!("answer {n}"))];
             let script = opencode_conductor::test_util::Script::new(steps);
-            // Patience: what is tested is that nobody mixes anything up.
+            // Patience: what is tested is that no two prompts are mixed up.
             let wait = opencode_conductor::WaitOptions::default().start_timeout(super::support::PATIENCE);
             stage.manager.prompt(PromptInput::new(session.clone(), script.prompt("go")).wait(wait)).start()
         })

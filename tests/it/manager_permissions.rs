@@ -176,7 +176,7 @@ async fn a_loop_goes_on_or_ends_the_turn_as_the_policy_says() {
 
 #[tokio::test]
 async fn what_another_answers_is_not_waited_for() {
-    // The handler never answers; somebody else does.
+    // The handler never answers; another client does.
     for (reply, expected) in [("once", Completion::Settled), ("reject", Completion::Rejected)] {
         let asked = Arc::new(Mutex::new(None));
         let told = Arc::clone(&asked);
@@ -332,7 +332,7 @@ async fn a_session_that_the_model_merely_names_is_not_answered_counted_or_aborte
     assert_eq!(report.sessions, std::slice::from_ref(&stage.session));
     let result = soon(running).await.unwrap();
     assert_eq!(result.completion, Completion::Aborted);
-    assert_eq!(stage.requests(Route::ReplyPermission), 0, "nobody answered");
+    assert_eq!(stage.requests(Route::ReplyPermission), 0, "no policy answered");
     assert_eq!(result.usage_by_session.keys().collect::<Vec<_>>(), [&stage.session]);
     let thread = result.conversation.subagents().next().expect("it shows where the call stands");
     assert_eq!(thread.metadata.messages().count(), 0, "what it used is not counted");

@@ -22,12 +22,12 @@ use super::support::{
     },
 };
 
-/// Somebody else, in the directory of the stage's session.
+/// Another client, in the directory of the stage's session.
 fn other(stage: &Stage) -> DirectoryClient {
     secrets::client(&stage.fake.url()).build().unwrap().directory(&Directory::new(WORKTREE).unwrap())
 }
 
-/// Lets somebody else play a whole turn in the stage's session.
+/// Lets another client play a whole turn in the stage's session.
 async fn foreign_turn(stage: &Stage, id: &str, script: &Script) {
     let part = PromptPart::Text { id: format!("prt_{id}").as_str().into(), text: script.prompt("theirs") };
     let request = PromptRequest::new(format!("msg_{id}").as_str().into(), vec![part]);
@@ -255,7 +255,7 @@ async fn after_the_turns_of_others_the_conversation_is_that_of_a_load() {
     assert!(result.other_prompts.is_empty(), "they were answered before");
     assert_eq!(result.messages.opencode().len(), 1);
     stage.check_conversation("after others", &result.conversation);
-    // What nobody touched is not read again.
+    // What no other client touched is not read again.
     let n_lists = stage.requests(Route::ListMessages);
     let result = stage.ask(&texts("third")).await.unwrap();
     stage.check_conversation("alone", &result.conversation);
@@ -266,7 +266,7 @@ async fn after_the_turns_of_others_the_conversation_is_that_of_a_load() {
 #[tokio::test]
 async fn a_request_that_a_starting_server_never_answers_is_made_again_soon() {
     let fake = FakeOpenCode::start_with(quick()).await.unwrap();
-    // Whoever waits for an answer for as long as this waits for ever.
+    // A client that waits for an answer for as long as this waits for ever.
     let patient = secrets::client(&fake.url()).answer_timeout(ms(3_600_000));
     let patient = patient.feed(feed().ready_timeout(ms(3_600_000))).build().unwrap();
     let manager = ConversationManager::builder(patient).build();

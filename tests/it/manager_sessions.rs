@@ -413,7 +413,7 @@ async fn a_deleted_child_does_not_take_the_session_with_it() {
     let child: SessionId = child["id"].as_str().unwrap().into();
     let running = stage.start(&gated_text("gate", "one two three"));
     soon(stage.fake.wait_at("gate")).await;
-    // Deleted where nobody sees it.
+    // Deleted where the manager does not see it.
     stage.fake.inject(Route::Event, Fault::DelayUntil("stream".to_owned()));
     stage.fake.cut_streams();
     soon(stage.fake.wait_for(|log| log.open_streams == 0)).await;
@@ -438,7 +438,7 @@ async fn waiting_for_rest_tells_how_the_session_rests() {
     stage.ask(&Script::new([Step::error(400)])).await.unwrap();
     let idle = stage.manager.wait_for_session_idle(&stage.session, wait()).await.unwrap();
     assert!(matches!(idle, IdleOutcome::Rest(Some(Completion::Failed(_)))), "{idle:?}");
-    // A prompt that nobody runs.
+    // A prompt that the server does not run.
     stage.fake.inject(Route::PromptAsync, Fault::LosePrompt).always();
     stage.send(stage.input(&texts("never")).wait(wait().max_kicks(0))).await.unwrap_err();
     stage.fake.clear_faults();

@@ -232,7 +232,7 @@ async fn a_dropped_prompt_is_sent_never_or_once() {
         Box::pin(async move {
             if is_first {
                 told.notify_one();
-                // Until nobody waits for it any more.
+                // Until no prompt waits for it any more.
                 pending::<()>().await;
             }
             Ok(())

@@ -61,7 +61,7 @@ impl House {
     }
 }
 
-/// A model that resumes a session of another task makes its command run there. Nobody here may allow that.
+/// A model that resumes a session of another task makes its command run there. No policy here may allow that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_the_model_merely_names_is_not_answered_for() {
     let Some(house) = House::open().await else { return };
@@ -102,7 +102,7 @@ fn git(directory: &Path, words: &[&str]) {
     assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// An agent that may only edit files writes a git directory of its own, and points the worktree to it. Whoever then runs `git status` there
+/// An agent that may only edit files writes a git directory of its own, and points the worktree to it. A program that then runs `git status` there
 /// runs its command.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worktree_runs_nothing_that_an_agent_wrote_with_edit_alone() {
@@ -131,7 +131,7 @@ async fn a_worktree_runs_nothing_that_an_agent_wrote_with_edit_alone() {
         write(".git", format!("gitdir: {}\n", worktree.path().join("evil").display())),
         Step::text("done"),
     ]);
-    // Nobody is asked: bash is not needed.
+    // No person is asked: bash is not needed.
     let manager = house.manager(PermissionPolicy::FailTurn);
     let request = CreateTaskSession::new("project", "evil", &repository, worktree.path());
     let session = checked(manager.create_task_session(request).await).unwrap().session_id;

@@ -139,7 +139,7 @@ async fn merged_with_another_prompt(house: &House) {
     room.check_usable().await;
 }
 
-/// A turn, a shell command and a revert by somebody else between two prompts.
+/// A turn, a shell command and a revert by another client between two prompts.
 async fn used_by_others_in_between(house: &House) {
     let room = house.room("others").await;
     room.ask("first", &texts("one")).await;

@@ -191,7 +191,7 @@ async fn dropping_a_server_or_its_launch_kills_the_whole_group() {
     fs::write(directory.path().join("url"), mute.url()).unwrap();
     let launch = OpenCodeServer::launch(options);
     tokio::select! {
-        _ = launch => panic!("nobody answers"),
+        _ = launch => panic!("no server answers"),
         _probe = mute.accept() => {}
     }
     all_dead(&pids(directory.path())).await;

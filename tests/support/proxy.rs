@@ -87,7 +87,7 @@ impl Proxy {
             .expect("the proxy holds its own state");
     }
 
-    /// Waits until nobody is connected.
+    /// Waits until no client is connected.
     pub(crate) async fn wait_until_unused(&self) {
         self.state
             .subscribe()

@@ -1,7 +1,7 @@
 //! `conductor serve`: tasks on a web page, with text as it streams, tools, subagents, cost, and what needs a decision.
 //!
 //! The page gets a snapshot of all tasks and then every change, among them the library's own conversation events, which it folds as
-//! the library does. It listens on this machine only, and lets in only who knows the address that it prints, with the token in it: whoever
+//! the library does. It listens on this machine only, and lets in only who knows the address that it prints, with the token in it: the person who
 //! is in can start tasks and grant permissions.
 
 mod arguments;

@@ -44,7 +44,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// How many pages may watch at once. Each may have a snapshot of everything on its way.
 const MAX_WATCHERS: usize = 32;
 
-/// What a page has to show to be let in: whoever started the program has it in the address that was printed. Other users of this machine, and
+/// What a page has to show to be let in: the person who started the program has it in the address that was printed. Other users of this machine, and
 /// programs that an agent runs on it, reach the port but do not know it.
 #[derive(Clone)]
 pub(crate) struct Key {

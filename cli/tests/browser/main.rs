@@ -422,7 +422,7 @@ async fn nobody_gets_in_without_the_token() {
     assert_eq!(decided.json(&json!({"reply": "once"})).send().await.unwrap().status(), 404);
 }
 
-/// What somebody approves on the page is what will run, whatever it looks like.
+/// What a person approves on the page is what will run, whatever it looks like.
 #[tokio::test]
 async fn a_person_sees_in_full_what_would_run_and_what_always_allows() {
     let Some(mut browser) = Browser::start().await else { return };

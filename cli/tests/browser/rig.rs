@@ -54,7 +54,7 @@ impl Dashboard {
         self.entry.split_once("/?token=").unwrap().1
     }
 
-    /// A task's conversation, read from the server by somebody else.
+    /// A task's conversation, read from the server by another client.
     pub(crate) async fn loaded(&self, session: &str) -> SessionConversationState {
         let manager = ConversationManager::connect(&self.fake.url()).unwrap();
         let session = SessionId::new(session);

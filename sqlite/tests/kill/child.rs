@@ -49,7 +49,7 @@ pub(crate) enum Point {
     Asked,
     /// The answer is being streamed.
     Delta,
-    /// The result is there, and nobody was told.
+    /// The result is there, and the caller was not told.
     Result,
     /// On the server's side.
     Elsewhere,

@@ -65,7 +65,7 @@ fn rows() -> Vec<(&'static str, Point, Server)> {
         ("before `finished` is recorded", Store(Finished, Before), none()),
         ("while `finished` is recorded", Store(Finished, Inside), none()),
         ("after `finished` is recorded", Store(Finished, After), none()),
-        ("with the result, before anybody has it", Point::Result, none()),
+        ("with the result, before the caller has it", Point::Result, none()),
     ]
 }
 

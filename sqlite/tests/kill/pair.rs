@@ -18,7 +18,7 @@ use crate::{
 const TASKS: usize = 100;
 const KILLS: usize = 20;
 
-/// A worker: does every task that nobody has done or does, until all are done.
+/// A worker: does every task that is neither done nor being done, until all are done.
 pub(crate) async fn work(order: &Order, manager: &ConversationManager, store: &SqliteStore) {
     loop {
         // What dead workers have left.

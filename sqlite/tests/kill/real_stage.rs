@@ -122,7 +122,7 @@ async fn cell(
         heard.hear(said);
     }
     if fate == Server::Dies {
-        // Its port may be somebody else's by now.
+        // Its port may be another process's by now.
         server.restart_elsewhere().await;
         server.url().clone_into(&mut order.url);
     }

@@ -111,7 +111,7 @@ environment_events! {
         /// The file.
         file: String = "file",
     }
-    /// A file changed, whoever did it.
+    /// A file changed, by the agent or by another program.
     "file.watcher.updated" => FileChanged {
         /// The file.
         file: String = "file",

@@ -107,7 +107,7 @@ pub(crate) async fn resumed_subagent(stage: &mut Stage<'_>) {
     stage.turn(&session, [Step::tool(again), Step::text("done")]).await;
 }
 
-/// A task call may name any session: it runs there, asks there, and the server calls it nobody's child.
+/// A task call may name any session: it runs there, asks there, and the server does not call it a child of the caller's session.
 pub(crate) async fn task_in_a_strangers_session(stage: &mut Stage<'_>) {
     let session = stage.session().await;
     let stranger = stage.session().await;

@@ -565,7 +565,7 @@ async fn a_session_is_saved_as_it_goes(world: impl World) {
     let id = session.session_id().clone();
     let message = session.send_message(world.prompt(&gate("hello")));
     soon(world.at_gate()).await;
-    // Nobody asks for it.
+    // No call asks for it.
     let saved = soon(async {
         loop {
             let saved = memory.saved(&id).await.unwrap();

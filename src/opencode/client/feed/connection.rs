@@ -125,7 +125,7 @@ impl Connection<'_> {
                         self.feeds.counters.events_malformed.increment();
                         tracing::warn!(directory = ?self.feed.directory, %error, "event skipped");
                         let reason = ResyncReason::TooLarge { limit: error.limit };
-                        tell_missed(&self.everybody(), &reason);
+                        tell_missed(&self.all_queues(), &reason);
                     }
                 }
                 n_events += 1;
@@ -164,7 +164,7 @@ impl Connection<'_> {
                 let reason = ResyncReason::Malformed(Arc::new(error));
                 let targets = match peek {
                     Some(peek) => self.feed.state().routing.targets(peek.session, peek.kind),
-                    None => self.everybody(),
+                    None => self.all_queues(),
                 };
                 tell_missed(&targets, &reason);
                 None
@@ -214,7 +214,7 @@ impl Connection<'_> {
         is_disposed.then_some(FeedLoss::Disposed)
     }
 
-    fn everybody(&self) -> Vec<Arc<Queue>> {
+    fn all_queues(&self) -> Vec<Arc<Queue>> {
         self.feed.state().routing.all().cloned().collect()
     }
 }

@@ -1,7 +1,7 @@
 //! Who gets which event.
 //!
 //! A directory may have a thousand subscribers and each of them one session, so an event finds its targets by its session and
-//! not by asking everybody.
+//! not by asking every subscriber.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

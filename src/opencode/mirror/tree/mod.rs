@@ -32,7 +32,7 @@ const MAX_DEPTH: usize = 64;
 /// A child session shows in the thread of the task call that names it; of several such calls (a task that was resumed) the
 /// first. Until one is known the child shows under its own id, and moves when its owner becomes known.
 ///
-/// Which session a task call names is the model's word, and it may name a session of somebody else. So a session that is only
+/// Which session a task call names is the model's word, and it may name a session of another task. So a session that is only
 /// named shows in the tree, and no more: what it does is no progress of the tree, and what it used is not counted. Only a session that
 /// the server itself calls the child of one of the tree is [confirmed](Self::is_confirmed), and only for those may anything be
 /// answered or aborted.
