@@ -64,7 +64,7 @@ fn script(moment: ClaudeMoment) -> ClaudeScript {
     let text = |words: &str| vec![ClaudeStep::Text(words.to_owned())];
     let tool = match moment {
         Tool => ClaudeTool::bash("true"),
-        Ask => ClaudeTool::bash("touch x").asking(),
+        Ask => ClaudeTool::bash("touch x").asks(),
         Subagent => ClaudeTool::subagent(ClaudeScript::text("the part")),
         _ => return ClaudeScript::text("the whole answer"),
     };
@@ -158,7 +158,7 @@ async fn every_fault_in_every_phase_ends_as_promised() {
 #[tokio::test]
 async fn a_turn_whose_owner_lets_go_goes_on_and_is_found_again() {
     use opencode_conductor::{MemoryStore, PermissionPolicy, claude::OnRelease};
-    let gated = ClaudeTool::bash("true").gated("gate");
+    let gated = ClaudeTool::bash("true").gate("gate");
     let text = vec![ClaudeStep::Text("the whole answer".to_owned())];
     let streaming =
         vec![ClaudeStep::Gate("gate".to_owned()), ClaudeStep::Text("the whole answer".to_owned())];

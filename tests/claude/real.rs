@@ -121,7 +121,7 @@ fn scenarios() -> Vec<(&'static str, Vec<ClaudeScript>)> {
         ("thinking", vec![ClaudeScript::new([vec![ClaudeStep::Thinking("hm".to_owned()), text("hello")]])]),
         ("two prompts", vec![ClaudeScript::text("one"), ClaudeScript::text("two")]),
         ("a tool", vec![two(vec![text("now"), ClaudeTool::new("Bash", bash("echo hi"), "hi").into()])]),
-        ("a permission", vec![two(vec![ClaudeTool::bash("touch made").asking().into()])]),
+        ("a permission", vec![two(vec![ClaudeTool::bash("touch made").asks().into()])]),
         ("a question", vec![two(vec![ClaudeTool::question("Which?").into()])]),
         ("a subagent", vec![two(vec![ClaudeTool::subagent(part.clone()).into()])]),
         (

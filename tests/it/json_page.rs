@@ -3,8 +3,9 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use opencode_conductor::{
-    Ask, Completion, ConversationBlock, ConversationEvent, Decision, FileChange, RuntimeSessionData,
-    SavedSessionData, SessionConversationState, StreamEvent, WaitOptions, reduce_to_stream,
+    Ask, Completion, ConversationBlock, ConversationEvent, ConversationSessionMeta, Decision, FileChange,
+    RuntimeSessionData, SavedSessionData, SessionConversationState, StreamEvent, WaitOptions,
+    reduce_to_stream,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -40,8 +41,11 @@ fn the_pages_examples_are_written_like_that() {
                 "submission" => check::<opencode_conductor::PromptSubmission>(line),
                 #[cfg(feature = "client")]
                 "update" => check::<opencode_conductor::Update>(line),
+                #[cfg(feature = "client")]
+                "statistics" => check::<opencode_conductor::ManagerStatistics>(line),
                 #[cfg(not(feature = "client"))]
-                "submission" | "update" => {}
+                "submission" | "update" | "statistics" => {}
+                "session" => check::<ConversationSessionMeta>(line),
                 "completion" => check::<Completion>(line),
                 "limits" => check::<WaitOptions>(line),
                 "ask" => check::<Ask>(line),

@@ -110,7 +110,7 @@ impl ClaudeTool {
         let options = json!([{"label": "A", "description": "a"}, {"label": "B", "description": "b"}]);
         let questions =
             json!([{"question": question, "header": "Pick", "options": options, "multiSelect": false}]);
-        Self::new("AskUserQuestion", json!({"questions": questions}), "").asking()
+        Self::new("AskUserQuestion", json!({"questions": questions}), "").asks()
     }
 
     /// A subagent, which the turn waits for.
@@ -124,14 +124,14 @@ impl ClaudeTool {
 
     /// Permission is asked for first.
     #[must_use]
-    pub fn asking(mut self) -> Self {
+    pub fn asks(mut self) -> Self {
         self.asks = true;
         self
     }
 
     /// It runs until the gate is opened.
     #[must_use]
-    pub fn gated(mut self, gate: impl Into<String>) -> Self {
+    pub fn gate(mut self, gate: impl Into<String>) -> Self {
         self.gate = Some(gate.into());
         self
     }

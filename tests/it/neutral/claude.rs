@@ -27,7 +27,7 @@ impl World for ClaudeWorld {
             Play::Say(words) => ClaudeScript::text(words),
             Play::Gate(words) => ClaudeScript::new([vec![ClaudeStep::Gate("gate".to_owned()), text(words)]]),
             Play::Permission(command) => {
-                let tool = ClaudeTool::bash(command).asking();
+                let tool = ClaudeTool::bash(command).asks();
                 ClaudeScript::new([vec![tool.into()], vec![text("allowed, or not")]])
             }
             Play::Question(question) => {
