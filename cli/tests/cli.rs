@@ -561,136 +561,140 @@ fn with_message(words: &str) -> String {
     Script::new([step]).prompt("fail")
 }
 
-// ── On the real server ───────────────────────────────────────────────────────────────────────────────────────────
+/// Tests on the real server, which `.ci/run` picks by this name.
+mod real_server {
+    use super::*;
 
-/// A home for a real server whose only model is the scripted one.
-struct Home {
-    directory: TempDir,
-    executable: PathBuf,
-    _model: model::ScriptedModel,
-}
+    /// A home for a real server whose only model is the scripted one.
+    struct Home {
+        directory: TempDir,
+        executable: PathBuf,
+        _model: model::ScriptedModel,
+    }
 
-impl Home {
-    async fn new() -> Option<Self> {
-        let executable = real::RealServer::find()?;
-        let model = model::ScriptedModel::start().await;
-        let directory = TempDir::new().unwrap();
-        let config = directory.path().join(".config/opencode");
-        fs::create_dir_all(&config).unwrap();
-        let settings = json!({
-            "model": "mock/m", "small_model": "mock/m", "autoupdate": false, "share": "disabled",
-            "permission": {"bash": {"*": "allow", "printf *": "ask"}},
-            "provider": {"mock": {
-                "npm": "@ai-sdk/openai-compatible", "name": "Mock",
-                "options": {"baseURL": model.base_url(), "apiKey": "x"},
-                "models": {"m": {
-                    "name": "M", "reasoning": true, "tool_call": true,
-                    "limit": {"context": 100_000, "output": 10_000},
+    impl Home {
+        async fn new() -> Option<Self> {
+            let executable = real::RealServer::find()?;
+            let model = model::ScriptedModel::start().await;
+            let directory = TempDir::new().unwrap();
+            let config = directory.path().join(".config/opencode");
+            fs::create_dir_all(&config).unwrap();
+            let settings = json!({
+                "model": "mock/m", "small_model": "mock/m", "autoupdate": false, "share": "disabled",
+                "permission": {"bash": {"*": "allow", "printf *": "ask"}},
+                "provider": {"mock": {
+                    "npm": "@ai-sdk/openai-compatible", "name": "Mock",
+                    "options": {"baseURL": model.base_url(), "apiKey": "x"},
+                    "models": {"m": {
+                        "name": "M", "reasoning": true, "tool_call": true,
+                        "limit": {"context": 100_000, "output": 10_000},
+                    }},
                 }},
-            }},
-        });
-        fs::write(config.join("opencode.json"), settings.to_string()).unwrap();
-        Some(Self { directory, executable, _model: model })
+            });
+            fs::write(config.join("opencode.json"), settings.to_string()).unwrap();
+            Some(Self { directory, executable, _model: model })
+        }
+
+        fn conductor(&self, name: &str, arguments: &[&str]) -> Command {
+            let mut command = conductor(name, arguments);
+            command
+                .env("OPENCODE_BIN", &self.executable)
+                .env("HOME", self.directory.path())
+                .env_remove("XDG_CONFIG_HOME")
+                .env_remove("XDG_DATA_HOME")
+                .env("OPENCODE_DISABLE_MODELS_FETCH", "1")
+                .env("OPENCODE_DISABLE_AUTOUPDATE", "1")
+                .current_dir(self.directory.path());
+            command
+        }
     }
 
-    fn conductor(&self, name: &str, arguments: &[&str]) -> Command {
-        let mut command = conductor(name, arguments);
-        command
-            .env("OPENCODE_BIN", &self.executable)
-            .env("HOME", self.directory.path())
-            .env_remove("XDG_CONFIG_HOME")
-            .env_remove("XDG_DATA_HOME")
-            .env("OPENCODE_DISABLE_MODELS_FETCH", "1")
-            .env("OPENCODE_DISABLE_AUTOUPDATE", "1")
-            .current_dir(self.directory.path());
-        command
+    #[tokio::test]
+    async fn a_task_works_on_a_server_of_its_own() {
+        let Some(home) = Home::new().await else { return };
+        let ended = run(home.conductor("run", &["--managed", "--json", &says("Hello from afar.")])).await;
+        assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
+        let report = ended.json();
+        assert_eq!(report["answer"], "Hello from afar.");
+        assert_eq!(report["completion"]["type"], "settled");
+        assert_eq!(report["messages"].as_array().unwrap().len(), 1);
+        assert!(report["client"]["requests"].as_u64().unwrap() > 0);
+        let ended = run(home.conductor("run", &["--managed", "--model", "no/such", "hello"])).await;
+        assert_eq!(ended.status, 1, "{ended}");
     }
-}
 
-#[tokio::test]
-async fn a_task_works_on_a_server_of_its_own() {
-    let Some(home) = Home::new().await else { return };
-    let ended = run(home.conductor("run", &["--managed", "--json", &says("Hello from afar.")])).await;
-    assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
-    let report = ended.json();
-    assert_eq!(report["answer"], "Hello from afar.");
-    assert_eq!(report["completion"]["type"], "settled");
-    assert_eq!(report["messages"].as_array().unwrap().len(), 1);
-    assert!(report["client"]["requests"].as_u64().unwrap() > 0);
-    let ended = run(home.conductor("run", &["--managed", "--model", "no/such", "hello"])).await;
-    assert_eq!(ended.status, 1, "{ended}");
-}
+    /// The command as it will run and not as it looks, and what "always" would allow, as the real server says it.
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_person_sees_in_full_what_a_real_server_would_run() {
+        let Some(home) = Home::new().await else { return };
+        let rest = "x".repeat(400);
+        let command = format!("printf '\u{202e}gnp' > seen; printf {rest} >> seen");
+        let tool = ScriptedTool::new("bash", json!({"command": command, "description": "list the files"}));
+        let prompt = Script::new([Step::tool(tool), Step::text("Done.")]).prompt("do it");
+        for (answer, runs) in [("n\n", false), ("y\n", true)] {
+            let command = home.conductor("run", &["--managed", "--permission", "ask", &prompt]);
+            let printed = answered_at_a_terminal(command, "y\n", answer).await;
+            let before = printed.split("[N]o").next().unwrap();
+            assert!(
+                before.contains("printf '<U+202E>gnp' > seen; printf x") && before.contains(&rest),
+                "{before}"
+            );
+            assert!(before.contains("printf *"), "what \"always\" allows: {before}");
+            assert!(!printed.contains('\u{202e}'), "{printed}");
+            assert_eq!(home.directory.path().join("seen").exists(), runs, "{printed}");
+        }
+    }
 
-/// The command as it will run and not as it looks, and what "always" would allow, as the real server says it.
-#[cfg(unix)]
-#[tokio::test]
-async fn a_person_sees_in_full_what_a_real_server_would_run() {
-    let Some(home) = Home::new().await else { return };
-    let rest = "x".repeat(400);
-    let command = format!("printf '\u{202e}gnp' > seen; printf {rest} >> seen");
-    let tool = ScriptedTool::new("bash", json!({"command": command, "description": "list the files"}));
-    let prompt = Script::new([Step::tool(tool), Step::text("Done.")]).prompt("do it");
-    for (answer, runs) in [("n\n", false), ("y\n", true)] {
-        let command = home.conductor("run", &["--managed", "--permission", "ask", &prompt]);
-        let printed = answered_at_a_terminal(command, "y\n", answer).await;
-        let before = printed.split("[N]o").next().unwrap();
-        assert!(
-            before.contains("printf '<U+202E>gnp' > seen; printf x") && before.contains(&rest),
-            "{before}"
+    #[tokio::test]
+    async fn a_fleet_works_on_a_server_of_its_own() {
+        let Some(home) = Home::new().await else { return };
+        let args = ["--managed", "--tasks", "12", "--concurrency", "4", "--json", &says("Done.")];
+        let ended = run(home.conductor("fleet", &args)).await;
+        assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
+        assert_eq!(ended.json()["succeeded"], 12);
+    }
+
+    #[tokio::test]
+    async fn a_fleet_keeps_what_its_tasks_have_changed() {
+        let Some(home) = Home::new().await else { return };
+        let repository = repository().await;
+        let path = repository.path().to_str().unwrap();
+        let touch = ScriptedTool::new("bash", json!({"command": "touch new", "description": "make a file"}));
+        let change = Script::new([Step::tool(touch), Step::text("Done.")]).prompt("make a file");
+        let args = ["--managed", "--directory", path, "--json", &change, &says("Nothing to do.")];
+        let ended = run(home.conductor("fleet", &args)).await;
+        assert_eq!(ended.status, 0, "{ended}");
+        let report = ended.json();
+        let [changed, unchanged] = [0, 1].map(|index| &report["tasks"][index]);
+        assert_eq!((&changed["changedFiles"], &changed["kept"]), (&json!(1), &json!(true)), "{ended}");
+        assert_eq!((&unchanged["changedFiles"], &unchanged["kept"]), (&json!(0), &json!(false)), "{ended}");
+        let worktree = Path::new(changed["worktree"].as_str().unwrap());
+        assert!(worktree.join("new").exists(), "{ended}");
+        assert_eq!(worktrees_of(&repository).await, 2, "{ended}");
+        fs::remove_dir_all(worktree.parent().unwrap()).unwrap();
+    }
+
+    /// A commit on no branch is gone with its worktree, and git sees no changed file.
+    #[tokio::test]
+    async fn a_fleet_keeps_what_its_tasks_have_committed() {
+        let Some(home) = Home::new().await else { return };
+        let repository = repository().await;
+        let path = repository.path().to_str().unwrap();
+        let commit =
+            "git -c user.name=t -c user.email=t@example.org commit --quiet --allow-empty --message=work";
+        let tool = ScriptedTool::new("bash", json!({"command": commit, "description": "commit"}));
+        let change = Script::new([Step::tool(tool), Step::text("Done.")]).prompt("commit");
+        let args = ["--managed", "--directory", path, "--json", &change];
+        let ended = run(home.conductor("fleet", &args)).await;
+        assert_eq!(ended.status, 0, "{ended}");
+        let task = &ended.json()["tasks"][0];
+        assert_eq!(
+            (&task["changedFiles"], &task["newCommits"], &task["kept"]),
+            (&json!(0), &json!(1), &json!(true)),
+            "{ended}"
         );
-        assert!(before.contains("printf *"), "what \"always\" allows: {before}");
-        assert!(!printed.contains('\u{202e}'), "{printed}");
-        assert_eq!(home.directory.path().join("seen").exists(), runs, "{printed}");
+        let worktree = Path::new(task["worktree"].as_str().unwrap());
+        fs::remove_dir_all(worktree.parent().unwrap()).unwrap();
     }
-}
-
-#[tokio::test]
-async fn a_fleet_works_on_a_server_of_its_own() {
-    let Some(home) = Home::new().await else { return };
-    let args = ["--managed", "--tasks", "12", "--concurrency", "4", "--json", &says("Done.")];
-    let ended = run(home.conductor("fleet", &args)).await;
-    assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
-    assert_eq!(ended.json()["succeeded"], 12);
-}
-
-#[tokio::test]
-async fn a_fleet_keeps_what_its_tasks_have_changed() {
-    let Some(home) = Home::new().await else { return };
-    let repository = repository().await;
-    let path = repository.path().to_str().unwrap();
-    let touch = ScriptedTool::new("bash", json!({"command": "touch new", "description": "make a file"}));
-    let change = Script::new([Step::tool(touch), Step::text("Done.")]).prompt("make a file");
-    let args = ["--managed", "--directory", path, "--json", &change, &says("Nothing to do.")];
-    let ended = run(home.conductor("fleet", &args)).await;
-    assert_eq!(ended.status, 0, "{ended}");
-    let report = ended.json();
-    let [changed, unchanged] = [0, 1].map(|index| &report["tasks"][index]);
-    assert_eq!((&changed["changedFiles"], &changed["kept"]), (&json!(1), &json!(true)), "{ended}");
-    assert_eq!((&unchanged["changedFiles"], &unchanged["kept"]), (&json!(0), &json!(false)), "{ended}");
-    let worktree = Path::new(changed["worktree"].as_str().unwrap());
-    assert!(worktree.join("new").exists(), "{ended}");
-    assert_eq!(worktrees_of(&repository).await, 2, "{ended}");
-    fs::remove_dir_all(worktree.parent().unwrap()).unwrap();
-}
-
-/// A commit on no branch is gone with its worktree, and git sees no changed file.
-#[tokio::test]
-async fn a_fleet_keeps_what_its_tasks_have_committed() {
-    let Some(home) = Home::new().await else { return };
-    let repository = repository().await;
-    let path = repository.path().to_str().unwrap();
-    let commit = "git -c user.name=t -c user.email=t@example.org commit --quiet --allow-empty --message=work";
-    let tool = ScriptedTool::new("bash", json!({"command": commit, "description": "commit"}));
-    let change = Script::new([Step::tool(tool), Step::text("Done.")]).prompt("commit");
-    let args = ["--managed", "--directory", path, "--json", &change];
-    let ended = run(home.conductor("fleet", &args)).await;
-    assert_eq!(ended.status, 0, "{ended}");
-    let task = &ended.json()["tasks"][0];
-    assert_eq!(
-        (&task["changedFiles"], &task["newCommits"], &task["kept"]),
-        (&json!(0), &json!(1), &json!(true)),
-        "{ended}"
-    );
-    let worktree = Path::new(task["worktree"].as_str().unwrap());
-    fs::remove_dir_all(worktree.parent().unwrap()).unwrap();
 }
