@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let url = env::var("OPENCODE_URL").unwrap_or_else(|_| fake.url());
 
     // One manager per server. It is a handle: clones share everything.
-    let manager = ConversationManager::connect(&url)?;
+    let manager = ConversationManager::connect(&url).await?;
 
     // A task has a session of its own, in the directory that the agent works in.
     let here = env::current_dir()?;

@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Script::says(if is_first { r#"I would say {"is_good": false}."# } else { complete })
     });
     let url = env::var("OPENCODE_URL").unwrap_or_else(|_| fake.url());
-    let manager = ConversationManager::connect(&url)?;
+    let manager = ConversationManager::connect(&url).await?;
     let here = env::current_dir()?;
     let task = CreateTaskSession::new("my-project", "task-42", &here, &here);
     let session = manager.create_task_session(task).await?.session_id;

@@ -26,7 +26,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let me = "-c user.name=me -c user.email=me@example.org -c commit.gpgsign=false";
     git(&repository, &format!("{me} commit --quiet --allow-empty --message=Start"))?;
 
-    let manager = ConversationManager::connect(&fake.url())?;
+    let manager = ConversationManager::connect(&fake.url()).await?;
     let worktrees = Worktrees::of(&repository).await?;
     let prompts = ["a slow test", "a missing test", "a flaky test", "a test of nothing"];
     let tasks = prompts.into_iter().enumerate().map(|(index, prompt)| {

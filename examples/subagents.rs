@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Step::text("It is safe to change: there is one caller."),
     ]);
 
-    let manager = ConversationManager::connect(&fake.url())?;
+    let manager = ConversationManager::connect(&fake.url()).await?;
     let create = CreateTaskSession::new("my-project", "task-42", "/project", "/project/worktree");
     let session = manager.create_task_session(create).await?.session_id;
     let prompt = PromptInput::new(session, script.prompt("May I change parse_amount?"));

@@ -22,7 +22,7 @@ async fn runner(manager: &ConversationManager, session: &SessionId) -> Result<St
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let fake = FakeOpenCode::start().await?;
-    let manager = ConversationManager::connect(&fake.url())?;
+    let manager = ConversationManager::connect(&fake.url()).await?;
     let task = CreateTaskSession::new("my-project", "task-42", "/project", "/project/worktree");
     let session = manager.create_task_session(task).await?.session_id;
 

@@ -17,7 +17,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let fake = FakeOpenCode::start().await?;
     let tests = ScriptedTool::new("bash", json!({"command": "cargo test"})).output("31 passed");
     fake.on_prompt(move |_| Script::new([Step::tool(tests.clone()), Step::text("All 31 tests pass.")]));
-    let manager = ConversationManager::connect(&env::var("OPENCODE_URL").unwrap_or_else(|_| fake.url()))?;
+    let url = env::var("OPENCODE_URL").unwrap_or_else(|_| fake.url());
+    let manager = ConversationManager::connect(&url).await?;
     let here = env::current_dir()?;
     let task = CreateTaskSession::new("my-project", "task-42", &here, &here);
     let session = manager.create_task_session(task).await?.session_id;

@@ -80,7 +80,7 @@ pub fn error_chain(error: &(dyn error::Error + 'static)) -> String {
 /// # async fn example() -> Result<(), opencode_conductor::Error> {
 /// use opencode_conductor::{ConversationManager, CreateTaskSession, PromptInput};
 ///
-/// let manager = ConversationManager::connect("http://127.0.0.1:4096")?;
+/// let manager = ConversationManager::connect("http://127.0.0.1:4096").await?;
 /// let task = CreateTaskSession::new("project", "task", "/srv/project", "/srv/worktree");
 /// let session = manager.create_task_session(task).await?.session_id;
 /// let result = manager.prompt(PromptInput::new(session, "Tidy up.")).await?.settled()?;

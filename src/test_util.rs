@@ -30,7 +30,7 @@
 //!     0 => Script::new([Step::error(400)]),
 //!     _ => Script::new([Step::text("42")]),
 //! });
-//! let manager = ConversationManager::connect(&fake.url())?;
+//! let manager = ConversationManager::connect(&fake.url()).await?;
 //!
 //! assert_eq!(solve(&manager, "task", "What is it?").await.as_deref(), Some("42"));
 //! let session = manager.task_session_id(&"task".into()).expect("it was made");

@@ -4,6 +4,7 @@ use std::{any::Any, sync::Arc};
 
 use super::{
     agent::{OpenCode, PERMISSION_RULES},
+    check::CheckError,
     client::{ApiError, MessageList, MessagePage, OpenCodeClient, Subscription},
     session::OpenCodeSession,
     wire::{Message, PermissionRule},
@@ -15,28 +16,36 @@ use crate::{
 };
 
 impl ConversationManager {
-    /// A manager of the server at `url`, with all defaults.
+    /// Connects to the server at `url`: a manager with all defaults, after a [`check`](Self::check) that the server is there.
     ///
-    /// Makes no request: a server that is not there, or wants a password, is noticed by the first call that needs it.
-    /// [`check`](Self::check) asks at once.
+    /// A service that may start before its server takes [`builder`](Self::builder), which makes no request.
     ///
     /// # Errors
-    /// If `url` is not an HTTP URL.
+    /// As [`CheckError`] says: `url` is not an HTTP URL, no server answers there, it wants a password, or it is another kind of server.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
     ///
     /// # Examples
     /// ```no_run
     /// use opencode_conductor::ConversationManager;
     ///
-    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let manager = ConversationManager::connect("http://127.0.0.1:4096")?;
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let manager = ConversationManager::connect("http://127.0.0.1:4096").await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub fn connect(url: &str) -> Result<Self, ApiError> {
-        Ok(Self::builder(OpenCodeClient::new(url)?).build())
+    pub async fn connect(url: &str) -> Result<Self, CheckError> {
+        let client = OpenCodeClient::new(url).map_err(CheckError::Invalid)?;
+        let manager = Self::builder(client).build();
+        manager.check().await?;
+        Ok(manager)
     }
 
-    /// A manager of the server that `client` talks to.
+    /// A manager of the server that `client` talks to, with settings of one's own.
+    ///
+    /// Makes no request: a server that is not there, or wants a password, is noticed by the first call that needs it, or by
+    /// [`check`](Self::check).
     ///
     /// # Examples
     /// ```no_run

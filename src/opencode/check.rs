@@ -7,6 +7,9 @@ use crate::manager::ConversationManager;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckError {
+    /// The address is not one of a server.
+    #[error(transparent)]
+    Invalid(ApiError),
     /// There is no connection, or no answer.
     #[error("cannot reach a server at {url}: does `opencode serve` run there, and is the address right?")]
     #[non_exhaustive]
@@ -52,8 +55,8 @@ pub enum CheckError {
 impl ConversationManager {
     /// Asks the server whether it is there and takes the credentials; gives its version.
     ///
-    /// [`connect`](Self::connect) makes no request, so this is how to find out before the first task does. Servers before 1.1 do not tell
-    /// their version.
+    /// [`connect`](Self::connect) does so by itself. A manager from a [`builder`](Self::builder) makes no request before its first task, so this
+    /// is how to find out earlier. Servers before 1.1 do not tell their version.
     ///
     /// # Errors
     /// As [`CheckError`] says, with a hint at the cause.
@@ -63,10 +66,10 @@ impl ConversationManager {
     ///
     /// # Examples
     /// ```no_run
-    /// use opencode_conductor::{CheckError, ConversationManager};
+    /// use opencode_conductor::{CheckError, ConversationManager, OpenCodeClient};
     ///
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let manager = ConversationManager::connect("http://127.0.0.1:4096")?;
+    /// let manager = ConversationManager::builder(OpenCodeClient::new("http://127.0.0.1:4096")?).build();
     /// match manager.check().await {
     ///     Ok(version) => println!("OpenCode {}", version.as_deref().unwrap_or("before 1.1")),
     ///     Err(error @ CheckError::Unauthorized { .. }) => return Err(error.into()),
@@ -113,10 +116,10 @@ impl CheckError {
     fn of(url: String, source: ApiError) -> Self {
         match source.kind() {
             _ if source.is_unauthorized() => Self::Unauthorized { url, source },
-            ApiErrorKind::Invalid(_)
-            | ApiErrorKind::Connect(_)
-            | ApiErrorKind::Timeout { .. }
-            | ApiErrorKind::Broken(_) => Self::Unreachable { url, source },
+            ApiErrorKind::Invalid(_) => Self::Invalid(source),
+            ApiErrorKind::Connect(_) | ApiErrorKind::Timeout { .. } | ApiErrorKind::Broken(_) => {
+                Self::Unreachable { url, source }
+            }
             ApiErrorKind::Status(_)
             | ApiErrorKind::NotJson { .. }
             | ApiErrorKind::TooLarge { .. }
@@ -129,7 +132,7 @@ impl CheckError {
         match self {
             Self::Unreachable { source, .. } => source.is_retryable(),
             Self::NotOpenCode { source, .. } => source.as_ref().is_some_and(ApiError::is_retryable),
-            Self::Unauthorized { .. } | Self::OtherAgent { .. } => false,
+            Self::Invalid(_) | Self::Unauthorized { .. } | Self::OtherAgent { .. } => false,
         }
     }
 }

@@ -3,8 +3,9 @@
 use std::{error::Error as _, time::Duration};
 
 use opencode_conductor::{
-    ApiError, ApiErrorKind, CheckError, Cursor, Delivery, Directory, DirectoryClient, FeedOptions, MessageId,
-    MessagePage, Method, OpenCodeClient, PartId, RawRequest, RequestId, SessionFilter, SessionId,
+    ApiError, ApiErrorKind, CheckError, ConversationManager, Cursor, Delivery, Directory, DirectoryClient,
+    FeedOptions, MessageId, MessagePage, Method, OpenCodeClient, PartId, RawRequest, RequestId,
+    SessionFilter, SessionId,
     wire::{CreateSession, PermissionReply, PromptPart, PromptRequest, SessionStatus, UpdateSession},
 };
 use serde_json::{Value, json};
@@ -302,6 +303,30 @@ async fn a_check_says_what_is_wrong() {
         error.source().unwrap().to_string(),
         "cannot read the server's health: cannot connect to the server"
     );
+}
+
+#[tokio::test]
+async fn to_connect_is_to_ask_the_server() {
+    secrets::watch_logs();
+    let server = MockServer::start().await;
+    let health = ok(json!({"healthy": true, "version": "1.2.3"}));
+    Mock::given(path("/global/health")).respond_with(health).mount(&server).await;
+    let manager = soon(ConversationManager::connect(&server.uri())).await.unwrap();
+    assert_eq!(server.received_requests().await.unwrap().len(), 1);
+    assert_eq!(manager.client().unwrap().statistics().requests, 1);
+
+    server.reset().await;
+    Mock::given(any()).respond_with(ResponseTemplate::new(401)).mount(&server).await;
+    let error = soon(ConversationManager::connect(&server.uri())).await.unwrap_err();
+    assert!(matches!(error, CheckError::Unauthorized { .. }), "{error:?}");
+
+    let address = format!("ftp://opencode:{}@localhost", secrets::PASSWORD);
+    for address in ["nowhere", "http://", &address] {
+        let error = secrets::checked(ConversationManager::connect(address).await).unwrap_err();
+        assert!(matches!(error, CheckError::Invalid(_)), "{error:?}");
+        assert!(!error.is_retryable());
+        assert!(opencode_conductor::error_chain(&error).contains("base url must"), "{error:?}");
+    }
 }
 
 #[tokio::test]

@@ -56,7 +56,7 @@ impl Dashboard {
 
     /// A task's conversation, read from the server by another client.
     pub(crate) async fn loaded(&self, session: &str) -> SessionConversationState {
-        let manager = ConversationManager::connect(&self.fake.url()).unwrap();
+        let manager = ConversationManager::connect(&self.fake.url()).await.unwrap();
         let session = SessionId::new(session);
         manager.adopt_session("look", &session).await.unwrap();
         let state = manager.load_conversation(&session).await.unwrap();

@@ -161,7 +161,7 @@ impl World {
 
     /// What was observed is what a fresh manager loads.
     async fn compare(&self, session: &SessionId) {
-        let fresh = match ConversationManager::connect(&self.fake.url()) {
+        let fresh = match ConversationManager::connect(&self.fake.url()).await {
             Ok(fresh) => fresh,
             Err(error) => return self.tally.bad(Bad::Wrong, format!("{session}: {error}")),
         };
