@@ -1,5 +1,7 @@
 //! What holds of Claude Code's sessions however their lines come.
 
+use std::sync::LazyLock;
+
 use opencode_conductor::{
     SessionConversationState,
     claude::{FileRead, SessionMirror, wire::StreamMessage},
@@ -8,9 +10,9 @@ use proptest::{prelude::*, sample::Index};
 
 use crate::claude_parity::{Recording, recordings};
 
-fn equal_ones() -> Vec<Recording> {
-    recordings().into_iter().filter(Recording::is_equal).collect()
-}
+/// Those whose stream and files say the same, read once for all cases.
+static EQUAL: LazyLock<Vec<Recording>> =
+    LazyLock::new(|| recordings().into_iter().filter(Recording::is_equal).collect());
 
 /// A mirror, and the state that its events fold to.
 #[derive(Default)]
@@ -39,8 +41,7 @@ proptest! {
 
     #[test]
     fn a_file_may_be_read_in_pieces(which: Index, parts in prop::collection::vec(0.0..1.0_f64, 0..4)) {
-        let recordings = equal_ones();
-        let recording = which.get(&recordings);
+        let recording = which.get(&EQUAL);
         let mut watched = Watched::default();
         for part in parts {
             watched.files(recording, part);
@@ -51,8 +52,7 @@ proptest! {
 
     #[test]
     fn a_line_may_come_twice(which: Index, repeated in prop::collection::vec((any::<Index>(), any::<Index>()), 1..6)) {
-        let recordings = equal_ones();
-        let recording = which.get(&recordings);
+        let recording = which.get(&EQUAL);
         let messages = recording.messages();
         let mut watched = Watched::default();
         for (at, message) in messages.iter().enumerate() {
@@ -69,8 +69,7 @@ proptest! {
 
     #[test]
     fn a_session_that_is_resumed_may_begin_with_what_is_known(which: Index, until in 0.0..1.0_f64) {
-        let recordings = equal_ones();
-        let recording = which.get(&recordings);
+        let recording = which.get(&EQUAL);
         let mut watched = Watched::default();
         watched.files(recording, until);
         for message in recording.messages() {
@@ -82,8 +81,7 @@ proptest! {
 
     #[test]
     fn a_file_may_be_read_at_any_time(which: Index, reads in prop::collection::vec((any::<Index>(), 0.0..=1.0_f64), 1..4)) {
-        let recordings = equal_ones();
-        let recording = which.get(&recordings);
+        let recording = which.get(&EQUAL);
         let messages = recording.messages();
         let mut watched = Watched::default();
         for (at, message) in messages.iter().enumerate() {
