@@ -10,12 +10,13 @@ use opencode_conductor::{
     ConversationManager, CreateTaskSession, PromptInput,
     test_util::{FakeOpenCode, Script},
 };
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::json;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 struct Review {
     is_good: bool,
+    /// What has to change before it can be merged, a sentence each.
     problems: Vec<String>,
 }
 
@@ -34,17 +35,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let task = CreateTaskSession::new("my-project", "task-42", &here, &here);
     let session = manager.create_task_session(task).await?.session_id;
 
-    let schema = json!({
-        "type": "object",
-        "required": ["is_good", "problems"],
-        "properties": {
-            "is_good": {"type": "boolean"},
-            "problems": {"type": "array", "items": {"type": "string"}},
-        },
-    });
-    // Asked again at most twice.
+    // Asked again at most twice. The schema is that of the type; `json` takes one that was written by hand.
     let prompt = manager.prompt(PromptInput::new(session, "Review the last commit."));
-    let answer = prompt.json::<Review>(&schema, 2).await?;
+    let answer = prompt.json_as::<Review>(2).await?;
     let Review { is_good, problems } = answer.value;
     println!("{}: {}", if is_good { "good" } else { "not good" }, problems.join(", "));
     println!("asked {} times, {} tokens in all", answer.attempts, answer.usage.tokens.total());
