@@ -42,7 +42,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
         io::stdout().flush()?;
     }
     println!("\n{}", running.await?.completion);
-
     // Any number of others may watch a session: they get the conversation as it is, and updates from then on.
     let (conversation, _updates) = manager.watch(&session)?;
     println!("{} blocks", conversation.blocks().len());

@@ -649,52 +649,41 @@ mod real_server {
     #[tokio::test]
     async fn a_fleet_works_on_a_server_of_its_own() {
         let Some(home) = Home::new().await else { return };
-        let args = ["--managed", "--tasks", "12", "--concurrency", "4", "--json", &says("Done.")];
+        let args = ["--managed", "--tasks", "6", "--concurrency", "3", "--json", &says("Done.")];
         let ended = run(home.conductor("fleet", &args)).await;
         assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
-        assert_eq!(ended.json()["succeeded"], 12);
-    }
-
-    #[tokio::test]
-    async fn a_fleet_keeps_what_its_tasks_have_changed() {
-        let Some(home) = Home::new().await else { return };
-        let repository = repository().await;
-        let path = repository.path().to_str().unwrap();
-        let touch = ScriptedTool::new("bash", json!({"command": "touch new", "description": "make a file"}));
-        let change = Script::new([Step::tool(touch), Step::text("Done.")]).prompt("make a file");
-        let args = ["--managed", "--directory", path, "--json", &change, &says("Nothing to do.")];
-        let ended = run(home.conductor("fleet", &args)).await;
-        assert_eq!(ended.status, 0, "{ended}");
-        let report = ended.json();
-        let [changed, unchanged] = [0, 1].map(|index| &report["tasks"][index]);
-        assert_eq!((&changed["changedFiles"], &changed["kept"]), (&json!(1), &json!(true)), "{ended}");
-        assert_eq!((&unchanged["changedFiles"], &unchanged["kept"]), (&json!(0), &json!(false)), "{ended}");
-        let worktree = Path::new(changed["worktree"].as_str().unwrap());
-        assert!(worktree.join("new").exists(), "{ended}");
-        assert_eq!(worktrees_of(&repository).await, 2, "{ended}");
-        fs::remove_dir_all(worktree.parent().unwrap()).unwrap();
+        assert_eq!(ended.json()["succeeded"], 6);
     }
 
     /// A commit on no branch is gone with its worktree, and git sees no changed file.
     #[tokio::test]
-    async fn a_fleet_keeps_what_its_tasks_have_committed() {
+    async fn a_fleet_keeps_what_its_tasks_have_changed_or_committed() {
         let Some(home) = Home::new().await else { return };
         let repository = repository().await;
         let path = repository.path().to_str().unwrap();
-        let commit =
-            "git -c user.name=t -c user.email=t@example.org commit --quiet --allow-empty --message=work";
-        let tool = ScriptedTool::new("bash", json!({"command": commit, "description": "commit"}));
-        let change = Script::new([Step::tool(tool), Step::text("Done.")]).prompt("commit");
-        let args = ["--managed", "--directory", path, "--json", &change];
+        let runs = |command: &str| {
+            let tool = ScriptedTool::new("bash", json!({"command": command, "description": "work"}));
+            Script::new([Step::tool(tool), Step::text("Done.")]).prompt("work")
+        };
+        let change = runs("touch new");
+        let commit = runs(
+            "git -c user.name=t -c user.email=t@example.org commit --quiet --allow-empty --message=work",
+        );
+        let args = ["--managed", "--directory", path, "--json", &change, &commit, &says("Nothing to do.")];
         let ended = run(home.conductor("fleet", &args)).await;
         assert_eq!(ended.status, 0, "{ended}");
-        let task = &ended.json()["tasks"][0];
-        assert_eq!(
-            (&task["changedFiles"], &task["newCommits"], &task["kept"]),
-            (&json!(0), &json!(1), &json!(true)),
-            "{ended}"
-        );
-        let worktree = Path::new(task["worktree"].as_str().unwrap());
+        let report = ended.json();
+        let fields = ["changedFiles", "newCommits", "kept"];
+        let kept = [0, 1, 2].map(|index| fields.map(|field| report["tasks"][index][field].clone()));
+        let expected = [
+            [json!(1), json!(0), json!(true)],
+            [json!(0), json!(1), json!(true)],
+            [json!(0), json!(0), json!(false)],
+        ];
+        assert_eq!(kept, expected, "{ended}");
+        let worktree = Path::new(report["tasks"][0]["worktree"].as_str().unwrap());
+        assert!(worktree.join("new").exists(), "{ended}");
+        assert_eq!(worktrees_of(&repository).await, 3, "{ended}");
         fs::remove_dir_all(worktree.parent().unwrap()).unwrap();
     }
 }

@@ -50,7 +50,7 @@ async fn every_fault_in_every_phase_ends_as_promised() {
 
 async fn on_the_fake() {
     let before = Left::now();
-    let mut matrix = Matrix::new("the fake", 64);
+    let mut matrix = Matrix::new("the fake", 64, Duration::from_secs(60));
     for row in fake_rows::rows() {
         matrix.start(&row, |case, phase| fake_cell::play(row.strike.clone(), case, phase));
     }
@@ -62,7 +62,8 @@ async fn on_the_fake() {
 
 async fn on_a_real_server(executable: PathBuf) {
     let before = Left::now();
-    let mut matrix = Matrix::new("a real server", 64);
+    // On a busy machine a server alone takes a minute to start.
+    let mut matrix = Matrix::new("a real server", 64, Duration::from_secs(400));
     let stand = real_cell::Stand::start(executable).await;
     for row in real_cell::rows() {
         let blow = stand.blow(row.strike, row.promises().count()).await;

@@ -9,9 +9,6 @@ use tokio::{
     time::{error::Elapsed, timeout},
 };
 
-/// A cell that takes longer hangs. All limits inside a cell are much shorter.
-const HANG: Duration = Duration::from_secs(60);
-
 /// Where a turn is when something goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
@@ -163,11 +160,12 @@ pub(crate) struct Matrix {
     playing: JoinSet<Result<Seen, Elapsed>>,
     places: BTreeMap<Id, (&'static str, Phase, &'static str)>,
     room: Arc<Semaphore>,
+    hang: Duration,
 }
 
 impl Matrix {
-    /// A matrix of which so many cells are played at a time.
-    pub(crate) fn new(name: &'static str, at_once: usize) -> Self {
+    /// A matrix of which so many cells are played at a time. One that takes longer than `hang`, which is much more than all limits inside a cell, hangs.
+    pub(crate) fn new(name: &'static str, at_once: usize, hang: Duration) -> Self {
         Self {
             name,
             faults: Vec::new(),
@@ -175,6 +173,7 @@ impl Matrix {
             playing: JoinSet::new(),
             places: BTreeMap::new(),
             room: Arc::new(Semaphore::new(at_once)),
+            hang,
         }
     }
 
@@ -189,10 +188,10 @@ impl Matrix {
         self.faults.push(row.fault);
         for (phase, promise) in row.promises() {
             let cell = play(format!("{}: {}", row.fault, phase.name()), phase);
-            let room = Arc::clone(&self.room);
+            let (room, hang) = (Arc::clone(&self.room), self.hang);
             let task = self.playing.spawn(async move {
                 let _place = room.acquire_owned().await;
-                timeout(HANG, cell).await
+                timeout(hang, cell).await
             });
             self.places.insert(task.id(), (row.fault, phase, promise));
         }
