@@ -1,11 +1,19 @@
 //! The fake's own promises: each fault does what its name says, and nothing else.
 
-use std::time::Duration;
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::StreamExt;
 use opencode_conductor::test_util::{FakeOpenCode, FakeOptions, Fault, Moment, Route, Script, Step};
 use reqwest::{Client, Response};
 use serde_json::{Value, json};
+use tokio::net::TcpSocket;
 
 /// A fake and a client that knows nothing of it.
 struct Rig {
@@ -286,6 +294,32 @@ async fn a_silent_stream_has_no_heartbeats() {
     assert_eq!(kinds(&first), ["server.connected"]);
     let nothing = tokio::time::timeout(Duration::from_millis(100), chunks.next()).await;
     assert!(nothing.is_err());
+}
+
+/// Or another program could take it, and the server would not come back.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_port_of_a_killed_server_is_never_free() {
+    let rig = Rig::start().await;
+    let address: SocketAddr = rig.fake.url().strip_prefix("http://").unwrap().parse().unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let other = tokio::task::spawn_blocking({
+        let is_over = Arc::clone(&is_over);
+        move || {
+            let mut n_free = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                n_free += usize::from(TcpSocket::new_v4().unwrap().bind(address).is_ok());
+            }
+            n_free
+        }
+    });
+    let mut lives = Ok(());
+    for _ in 0..300 {
+        lives = lives.and(rig.fake.restart().await);
+    }
+    is_over.store(true, Ordering::Relaxed);
+    assert_eq!((other.await.unwrap(), lives.map_err(|error| error.kind())), (0, Ok(())));
+    rig.get("/global/health").await.unwrap();
 }
 
 #[tokio::test]

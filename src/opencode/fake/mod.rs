@@ -28,7 +28,7 @@ mod world;
 use std::{
     collections::BTreeMap,
     fmt, io,
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicUsize, Ordering},
@@ -38,7 +38,7 @@ use std::{
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::TcpSocket;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use faults::{Fault, Injection, Route};
@@ -133,8 +133,9 @@ impl FakeOpenCode {
     ///
     /// # Errors
     /// If no loopback port is free.
+    #[expect(clippy::unused_async, reason = "the start of a server is awaited, also where it takes no time")]
     pub async fn start_with(options: FakeOptions) -> io::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let listener = bind((Ipv4Addr::LOCALHOST, 0).into())?.listen(BACKLOG)?;
         let address = listener.local_addr()?;
         let recorder = Arc::new(Recorder::default());
         let shared = Arc::new(Shared {
@@ -252,6 +253,7 @@ impl FakeOpenCode {
     /// # Errors
     /// When the port cannot be kept for the next life.
     pub async fn kill(&self) -> io::Result<()> {
+        *lock(&self.reserved) = Some(bind(self.address)?);
         let life = lock(&self.shared.life).clone();
         life.killed.cancel();
         life.tasks.close();
@@ -262,10 +264,6 @@ impl FakeOpenCode {
             world.jobs.clear();
             world.instances.clear();
         }
-        let socket = TcpSocket::new_v4()?;
-        socket.set_reuseaddr(true)?;
-        socket.bind(self.address)?;
-        *lock(&self.reserved) = Some(socket);
         Ok(())
     }
 
@@ -273,11 +271,12 @@ impl FakeOpenCode {
     ///
     /// # Errors
     /// If another program has taken the port meanwhile.
+    #[expect(clippy::unused_async, reason = "the start of a server is awaited, also where it takes no time")]
     pub async fn revive(&self) -> io::Result<()> {
         let reserved = lock(&self.reserved).take();
         let listener = match reserved {
             Some(socket) => socket.listen(BACKLOG)?,
-            None => TcpListener::bind(self.address).await?,
+            None => bind(self.address)?.listen(BACKLOG)?,
         };
         *lock(&self.shared.life) = Life::default();
         self.shared.serve(listener);
@@ -381,6 +380,17 @@ impl FakeOpenCode {
         let info = |id: &String| world.sessions.get(id).map(|session| Value::Object(session.info.clone()));
         world.session_order.iter().filter_map(info).collect()
     }
+}
+
+/// A socket that has the address, and does not listen yet. It may have it together with another one of ours, so that the port of a server that is
+/// about to be killed is never free for another program.
+fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    #[cfg(unix)]
+    socket.set_reuseport(true)?;
+    socket.bind(address)?;
+    Ok(socket)
 }
 
 impl Drop for FakeOpenCode {
