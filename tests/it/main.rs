@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a broken test rig should stop the test")]
 #![expect(clippy::print_stderr, reason = "the person who runs the tests should know what was skipped")]
 
+#[cfg(all(unix, feature = "claude", feature = "test-util"))]
+mod claude;
 mod claude_laws;
 mod claude_parity;
 #[cfg(feature = "client")]

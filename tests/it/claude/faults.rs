@@ -15,7 +15,7 @@ use opencode_conductor::{
 };
 use tokio::{sync::Semaphore, task::JoinSet};
 
-use crate::stage::{gone, input, manager, patient, session, soon};
+use super::stage::{gone, input, manager, patient, session, soon};
 
 const ALL: [ClaudeMoment; 8] = [Start, Taken, Started, Streaming, Tool, Ask, Subagent, AfterResult];
 const DIRECTORY: &str = "/project/worktree";
@@ -177,7 +177,7 @@ async fn a_turn_whose_owner_lets_go_goes_on_and_is_found_again() {
         let fake = FakeClaude::start().await.unwrap();
         let options = fake.options().on_release(on_release);
         let store = Arc::new(MemoryStore::default());
-        let owner = crate::stage::builder(options.clone()).store(Arc::clone(&store) as _).build();
+        let owner = super::stage::builder(options.clone()).store(Arc::clone(&store) as _).build();
         let id = session(&owner, DIRECTORY).await;
         let running = owner.prompt(input(&id, &script)).start();
         soon(fake.wait_at("gate")).await;
@@ -187,7 +187,7 @@ async fn a_turn_whose_owner_lets_go_goes_on_and_is_found_again() {
         if on_release == OnRelease::Finish {
             fake.open_gate("gate");
         }
-        let next = crate::stage::builder(options).permissions(PermissionPolicy::Reject).build();
+        let next = super::stage::builder(options).permissions(PermissionPolicy::Reject).build();
         let result = soon(next.resume(id.clone(), record.prompt.message_id.clone())).await.unwrap();
         assert_eq!(result.completion, expected, "{case}");
         assert_eq!(fake.runs(record.prompt.message_id.as_str()), 1, "{case}");

@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tempfile::TempDir;
 use tokio::sync::watch;
 
-use crate::{
+use super::{
     anthropic::Model,
     faults::letter,
     stage::{builder, gone, input, manager, patient, session, soon},

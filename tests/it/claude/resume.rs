@@ -10,7 +10,7 @@ use opencode_conductor::{
     test_util::{ClaudeScript, ClaudeStep, ClaudeTool, FakeClaude},
 };
 
-use crate::stage::{input, manager, session, soon};
+use super::stage::{input, manager, session, soon};
 
 fn text(words: &str) -> ClaudeStep {
     ClaudeStep::Text(words.to_owned())

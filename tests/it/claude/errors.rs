@@ -10,7 +10,7 @@ use opencode_conductor::{
     test_util::{ClaudeFault, ClaudeMoment, ClaudeScript, ClaudeStep, FakeClaude},
 };
 
-use crate::stage::{gone, input, manager, session, soon};
+use super::stage::{gone, input, manager, session, soon};
 
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();

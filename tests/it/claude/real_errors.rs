@@ -8,7 +8,7 @@ use opencode_conductor::{
     test_util::{ClaudeScript, ClaudeStep},
 };
 
-use crate::{
+use super::{
     real::Lab,
     stage::{input, manager, session, soon},
 };
