@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
-
 use super::{
-    PromptError, PromptExecutionResult, PromptSubmission, inner::Inner, result::AskedSession,
-    session::Session,
+    PromptError, PromptExecutionResult, PromptSubmission, inner::Inner, queue::AbortCall,
+    result::AskedSession, session::Session,
 };
 use crate::{
     agent::{
@@ -132,15 +130,15 @@ impl Inner {
 
 /// Answers the calls that wanted a turn aborted. A turn that ended before it could be is followed by an abort of the session: that
 /// is what they asked for, and nothing else runs in it yet.
-pub(super) async fn answer_aborts(
-    session: &Session,
-    calls: Vec<oneshot::Sender<AbortReport>>,
-    report: Option<AbortReport>,
-) {
+pub(super) async fn answer_aborts(session: &Session, calls: Vec<AbortCall>, report: Option<AbortReport>) {
     let report = match report {
         Some(report) => report,
         None => session.agent.abort().await,
     };
+    answer(calls, &report);
+}
+
+pub(super) fn answer(calls: Vec<AbortCall>, report: &AbortReport) {
     for call in calls {
         // The call may have been dropped.
         drop(call.send(report.clone()));

@@ -89,8 +89,18 @@ pub enum PromptError {
     #[error(transparent)]
     Attachment(#[from] AttachmentError),
     /// The session could not be found or taken over.
-    #[error(transparent)]
-    Session(SessionError),
+    #[error("{} cannot be used", Named(session, task))]
+    #[non_exhaustive]
+    Session {
+        /// The session that the prompt was for.
+        session: SessionId,
+        /// The task that the session belongs to.
+        task: Option<TaskId>,
+        /// How far the prompt got before, if it was begun earlier.
+        delivery: Delivery,
+        /// Why not.
+        source: SessionError,
+    },
     /// The session has a prompt in flight, and this one was not to wait.
     #[error("{} has a prompt in flight: let this one queue, or send it later", Named(session, task))]
     #[non_exhaustive]
@@ -267,6 +277,15 @@ pub enum PromptError {
         /// How far the prompt got.
         delivery: Delivery,
     },
+    /// Code panicked while the prompt ran: the caller's, in a handler or in what is told messages, or this crate's. The agent's run may go on.
+    #[error("a panic ended the waiting for {}: see what the program printed", Named(session, task))]
+    #[non_exhaustive]
+    Panicked {
+        /// The session that the prompt was for.
+        session: SessionId,
+        /// The task that the session belongs to.
+        task: Option<TaskId>,
+    },
 }
 
 impl PromptError {
@@ -285,7 +304,7 @@ impl PromptError {
         match self {
             Self::Invalid(_) => "invalid",
             Self::Attachment(_) => "attachment",
-            Self::Session(_) => "session",
+            Self::Session { .. } => "session",
             Self::Busy { .. } => "busy",
             Self::NotAtRest { .. } => "notAtRest",
             Self::NotDelivered { .. } => "notDelivered",
@@ -300,7 +319,13 @@ impl PromptError {
             Self::Unauthorized { .. } => "unauthorized",
             Self::GivenUp { .. } => "givenUp",
             Self::ShutDown { .. } => "shutDown",
+            Self::Panicked { .. } => "panicked",
         }
+    }
+
+    /// Whether the caller asked for it to end.
+    pub(super) fn is_wanted(&self) -> bool {
+        matches!(self, Self::Aborted { .. } | Self::GivenUp { .. } | Self::ShutDown { .. })
     }
 
     /// The session that the prompt was for, if the prompt got as far as that.
@@ -315,7 +340,8 @@ impl PromptError {
 
     fn subject(&self) -> Option<(&SessionId, Option<&TaskId>)> {
         match self {
-            Self::Busy { session, task, .. }
+            Self::Session { session, task, .. }
+            | Self::Busy { session, task, .. }
             | Self::NotAtRest { session, task, .. }
             | Self::NotDelivered { session, task, .. }
             | Self::NotRecorded { session, task, .. }
@@ -328,15 +354,17 @@ impl PromptError {
             | Self::SessionGone { session, task, .. }
             | Self::Unauthorized { session, task, .. }
             | Self::GivenUp { session, task, .. }
-            | Self::ShutDown { session, task, .. } => Some((session, task.as_ref())),
-            Self::Invalid(_) | Self::Attachment(_) | Self::Session(_) => None,
+            | Self::ShutDown { session, task, .. }
+            | Self::Panicked { session, task, .. } => Some((session, task.as_ref())),
+            Self::Invalid(_) | Self::Attachment(_) => None,
         }
     }
 
     /// How far the prompt is known to have got.
     pub fn delivery(&self) -> Delivery {
         match self {
-            Self::NotDelivered { delivery, .. }
+            Self::Session { delivery, .. }
+            | Self::NotDelivered { delivery, .. }
             | Self::TimedOut { delivery, .. }
             | Self::Aborted { delivery, .. }
             | Self::Interrupted { delivery, .. }
@@ -345,10 +373,9 @@ impl PromptError {
             | Self::GivenUp { delivery, .. }
             | Self::ShutDown { delivery, .. } => *delivery,
             Self::NotStarted { .. } => Delivery::Accepted,
-            Self::NotClaimed { .. } => Delivery::Unknown,
+            Self::NotClaimed { .. } | Self::Panicked { .. } => Delivery::Unknown,
             Self::Invalid(_)
             | Self::Attachment(_)
-            | Self::Session(_)
             | Self::Busy { .. }
             | Self::NotRecorded { .. }
             | Self::TurnOpen { .. }
@@ -362,7 +389,6 @@ impl PromptError {
             Self::Busy { .. }
             | Self::NotAtRest { .. }
             | Self::NotRecorded { .. }
-            | Self::TurnOpen { .. }
             | Self::TimedOut { .. }
             | Self::Interrupted { .. }
             | Self::GivenUp { .. } => true,
@@ -370,14 +396,17 @@ impl PromptError {
                 *delivery != Delivery::Rejected || source.as_ref().is_some_and(AgentError::is_retryable)
             }
             Self::NotStarted { error, .. } => error.is_none(),
-            Self::Session(error) => error.is_retryable(),
+            Self::Session { source, .. } => source.is_retryable(),
             Self::NotClaimed { source, .. } => source.is_retryable(),
-            Self::Invalid(_)
+            // The open prompt has to be resumed first, which no other attempt does.
+            Self::TurnOpen { .. }
+            | Self::Invalid(_)
             | Self::Attachment(_)
             | Self::Aborted { .. }
             | Self::SessionGone { .. }
             | Self::Unauthorized { .. }
-            | Self::ShutDown { .. } => false,
+            | Self::ShutDown { .. }
+            | Self::Panicked { .. } => false,
         }
     }
 }
@@ -401,25 +430,17 @@ impl SessionError {
 impl PromptError {
     /// The error of a prompt that got so far, and whose session cannot be opened.
     pub(super) fn unopened(
-        session: &SessionId,
+        session: SessionId,
         task: Option<TaskId>,
         delivery: Delivery,
         error: SessionError,
     ) -> Self {
         match error {
-            SessionError::Agent { source, .. } if source.kind() == AgentErrorKind::Unauthorized => {
-                Self::Unauthorized { session: session.clone(), task, delivery, source: Some(source) }
-            }
-            error => error.into(),
-        }
-    }
-}
-
-impl From<SessionError> for PromptError {
-    fn from(error: SessionError) -> Self {
-        match error {
             SessionError::Invalid(invalid) => invalid.into(),
-            other => Self::Session(other),
+            SessionError::Agent { source, .. } if source.kind() == AgentErrorKind::Unauthorized => {
+                Self::Unauthorized { session, task, delivery, source: Some(source) }
+            }
+            source => Self::Session { session, task, delivery, source },
         }
     }
 }

@@ -16,8 +16,8 @@ use tokio::sync::watch;
 use tracing::debug;
 
 use super::{
-    inner::Inner, input::OnMessage, policy::Policies, record::TurnWriter, restore::turn_key,
-    session::Session, updates::Update,
+    ended::answer, inner::Inner, input::OnMessage, policy::Policies, queue::Permit, record::TurnWriter,
+    restore::turn_key, session::Session, updates::Update,
 };
 use crate::{
     agent::{
@@ -83,22 +83,22 @@ struct Recorded {
 }
 
 impl<'a> TurnState<'a> {
-    /// A turn of `session` that begins now.
+    /// A turn of `session` that begins now, by the right of a permit.
     pub(super) fn begin(
         inner: &'a Inner,
         session: &'a Session,
+        permit: &Permit,
         policies: Policies,
         on_message: Option<OnMessage>,
     ) -> Self {
         let recording = inner.options.recording();
         let writer = recording
             .map(|recording| TurnWriter::new(recording, inner.tasks.clone(), inner.shutdown.clone()));
-        let stop = session.begin_turn();
         Self {
             session,
             inner,
             policies,
-            stop,
+            stop: permit.stop(),
             on_message,
             writer,
             recorded: Mutex::default(),
@@ -108,12 +108,28 @@ impl<'a> TurnState<'a> {
         }
     }
 
-    /// Names the prompt that phases are recorded of, and the phase that was recorded already.
-    pub(super) fn set_prompt(&self, prompt: &PreparedPrompt, written: Option<Phase>) {
+    /// Names the prompt that phases are recorded of, with limits of its own, and the phase that was recorded already.
+    pub(super) fn set_prompt(
+        &self,
+        prompt: &PreparedPrompt,
+        limits: Option<WaitOptions>,
+        written: Option<Phase>,
+    ) {
         let (task, directory) = (self.session.meta().task_id, self.session.directory.clone());
-        let turn = TurnRecord::new(task, directory, prompt.clone(), written.unwrap_or(Phase::Prepared));
+        let phase = written.unwrap_or(Phase::Prepared);
+        let turn = TurnRecord { limits, ..TurnRecord::new(task, directory, prompt.clone(), phase) };
         self.inner.in_flight().insert(turn_key(&turn));
         *self.recorded() = Recorded { turn: Some(turn), written, failure: None };
+    }
+
+    /// Resolves once the turn is to end.
+    pub(super) async fn stop_requested(&self) -> StopRequest {
+        let mut stop = self.stop.clone();
+        match stop.wait_for(Option::is_some).await.map(|stop| *stop) {
+            Ok(Some(request)) => request,
+            // The turn is over for the manager.
+            Ok(None) | Err(_) => StopRequest::GiveUp,
+        }
     }
 
     /// How often the prompt was submitted.
@@ -169,9 +185,7 @@ impl<'a> TurnState<'a> {
 }
 
 impl Drop for TurnState<'_> {
-    /// Lets calls that want the turn aborted find that none runs.
     fn drop(&mut self) {
-        self.session.end_turn();
         if let Some(turn) = mem::take(&mut *self.recorded()).turn {
             self.inner.in_flight().remove(&turn_key(&turn));
         }
@@ -212,8 +226,10 @@ impl TurnHost for Host<'_> {
         self.turn.waiting().insert(ask.id.clone(), stop_waiting);
         let decision = async move {
             // Once the request is closed there is nothing to decide. The policy's handler is dropped, and takes the request off its list.
-            let Ok(decision) = decision.await else { return future::pending().await };
-            if is_refused(&ask, &decision) {
+            let Ok(said) = decision.await else { return future::pending().await };
+            // A refusal in words of its own reaches the model as an answer, and an answer that does not fit as a refusal.
+            let decision = ask.fit(said.clone());
+            if is_refused(&ask, &said) || is_refused(&ask, &decision) {
                 lock(&refused).push(ask);
             }
             decision
@@ -249,7 +265,9 @@ impl TurnHost for Host<'_> {
                 }
                 Update::RequestClosed(request)
             }
-            Notice::Aborted(report) => return self.turn.session.answer_aborts(&report),
+            Notice::Aborted(report) => {
+                return answer(self.turn.session.queue.take_aborts(), &report);
+            }
             Notice::StreamLost => Update::StreamLost,
             Notice::StreamRestored => Update::StreamRestored,
         };
@@ -257,14 +275,7 @@ impl TurnHost for Host<'_> {
     }
 
     fn stop_requested(&self) -> BoxFuture<'_, StopRequest> {
-        let mut stop = self.turn.stop.clone();
-        Box::pin(async move {
-            match stop.wait_for(Option::is_some).await.map(|stop| *stop) {
-                Ok(Some(request)) => request,
-                // The turn is over for the manager.
-                Ok(None) | Err(_) => StopRequest::GiveUp,
-            }
-        })
+        Box::pin(self.turn.stop_requested())
     }
 
     fn wants_messages(&self) -> bool {

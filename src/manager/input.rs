@@ -14,6 +14,7 @@ use tokio::io::AsyncReadExt;
 use super::{
     PromptError,
     policy::{OwnPolicies, PermissionPolicy, QuestionPolicy},
+    queue::Place,
 };
 use crate::{
     agent::{ModelRef, NewSession, PromptPart, PromptSpec, WaitOptions},
@@ -130,6 +131,8 @@ pub struct PromptInput {
     pub(super) message_id: Option<MessageId>,
     pub(super) when_busy: WhenBusy,
     pub(super) abort_on_drop: bool,
+    /// The place in the queue that it has together with the prompts before and after it, if it belongs to several.
+    pub(super) place: Option<Place>,
 }
 
 #[derive(Clone)]
@@ -160,6 +163,7 @@ impl PromptInput {
             message_id: None,
             when_busy: WhenBusy::Queue,
             abort_on_drop: false,
+            place: None,
         }
     }
 
@@ -198,7 +202,8 @@ impl PromptInput {
         system(text: impl Into<String>) { system = Some(text.into()) }
         /// Sets the model's variant, such as an effort.
         variant(variant: impl Into<String>) { variant = Some(variant.into()) }
-        /// Sets the silence allowed while the model is expected to speak, and no other limit; default as the manager has it.
+        /// Sets the silence allowed while the model is expected to speak, and no other limit; default as the manager has it. A store keeps it, as it
+        /// keeps what [`wait`](Self::wait) sets.
         idle_timeout(limit: Duration) { idle_timeout = Some(limit) }
         /// Sets who decides when a tool needs permission during this turn; default as the session or the manager has it.
         ///
@@ -209,6 +214,8 @@ impl PromptInput {
         /// Not kept in a store: a turn that another process goes on with has that manager's.
         questions(policy: QuestionPolicy) { policies.questions = Some(policy) }
         /// Sets all limits; default as the manager has them.
+        ///
+        /// A store keeps them: another process that goes on with the turn has the same, and a deadline begins anew there.
         wait(options: WaitOptions) { wait = Some(options) }
         /// Sets the id of the message that the prompt becomes; default one that the agent makes.
         ///
@@ -239,15 +246,15 @@ impl PromptInput {
         {
             return Err(InvalidInput::new("model", "must name a provider and a model"));
         }
-        self.limits(&WaitOptions::default()).validate()
+        self.own_limits(&WaitOptions::default()).map_or(Ok(()), |limits| limits.validate())
     }
 
-    /// Its own limits, and for the rest the manager's.
-    pub(super) fn limits(&self, manager: &WaitOptions) -> WaitOptions {
-        let limits = self.wait.as_ref().unwrap_or(manager).clone();
-        match self.idle_timeout {
-            Some(timeout) => limits.idle_timeout(timeout),
-            None => limits,
+    /// Its own limits, with the manager's for the rest; nothing if it has none of its own.
+    pub(super) fn own_limits(&self, manager: &WaitOptions) -> Option<WaitOptions> {
+        match (&self.wait, self.idle_timeout) {
+            (None, None) => None,
+            (Some(limits), None) => Some(limits.clone()),
+            (limits, Some(timeout)) => Some(limits.as_ref().unwrap_or(manager).clone().idle_timeout(timeout)),
         }
     }
 }

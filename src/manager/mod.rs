@@ -46,9 +46,13 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{Instrument, error_span, field, info, warn};
+use tracing::{
+    Instrument, error_span,
+    field::{self, display},
+    info, warn,
+};
 
 use self::{
     ended::answer_aborts,
@@ -297,32 +301,39 @@ impl ConversationManager {
     ) -> Result<IdleOutcome, PromptError> {
         options.validate()?;
         let opened = self.inner.session(session, None).await;
-        let session =
-            opened.map_err(|error| PromptError::unopened(session, None, Delivery::NotSent, error))?;
+        let session = opened.map_err(|error| {
+            let task = self.inner.registry().meta(session).and_then(|meta| meta.task_id);
+            PromptError::unopened(session.clone(), task, Delivery::NotSent, error)
+        })?;
         // Prompts that wait are sent away with an abort; this is none.
-        let _permit = loop {
+        let mut permit = loop {
             if let Some(permit) = session.queue.enter().wait().await {
                 break permit;
             }
         };
         let policies = session.policies(&self.inner.options.policies);
-        let turn = TurnState::begin(&self.inner, &session, policies, None);
+        let turn = TurnState::begin(&self.inner, &session, &permit, policies, None);
         let host = Host { turn: &turn, limits: options };
-        let span = error_span!("wait", session = %session.id);
+        let span = error_span!("wait", task = field::Empty, session = %session.id);
+        if let Some(task) = session.meta().task_id {
+            span.record("task", display(task));
+        }
         let rested = tokio::select! {
             rested = session.agent.wait_for_rest(&host).instrument(span) => rested,
             () = self.inner.shutdown.cancelled() => Err(Unprepared::new(Ended::Stopped(Stop::GivenUp), None)),
         };
-        let aborts = session.end_turn();
-        if !aborts.is_empty() {
-            answer_aborts(&session, aborts, None).await;
+        self.inner.counters.turns.refusals.add(turn.take_refused().n_in_all);
+        while let Err((unanswered, calls)) = permit.pass_on() {
+            answer_aborts(&session, calls, None).await;
+            permit = unanswered;
         }
+        session.conversation.changed();
         rested.map_err(|unprepared| self.inner.unprepared(&session, &host.limits, unprepared))
     }
 
     /// Aborts a session and its descendants, within ten seconds, and says what could be confirmed.
     ///
-    /// A prompt in flight ends with what there is of it; prompts that wait behind it go on.
+    /// A prompt in flight ends with what there is of it, and one that is about to be sent is not; prompts that wait behind it go on.
     ///
     /// # Errors
     /// If the session cannot be found.
@@ -342,12 +353,8 @@ impl ConversationManager {
     /// ```
     pub async fn abort(&self, session: &SessionId) -> Result<AbortReport, SessionError> {
         let session = self.inner.session(session, None).await?;
-        if let Some(aborted) = session.abort_turn()
-            && let Ok(report) = aborted.await
-        {
-            return Ok(report);
-        }
-        Ok(session.agent.abort().await)
+        let (call, report) = oneshot::channel();
+        Ok(session.aborted(session.queue.abort(call), report).await)
     }
 
     /// As [`Self::abort`], and the prompts that wait behind the one in flight are not sent: they end with [`PromptError::Aborted`].
@@ -358,8 +365,9 @@ impl ConversationManager {
     /// # Cancel safety
     /// Dropping it does not take the abort back.
     pub async fn abort_all(&self, session: &SessionId) -> Result<AbortReport, SessionError> {
-        self.inner.session(session, None).await?.queue.clear();
-        self.abort(session).await
+        let session = self.inner.session(session, None).await?;
+        let (call, report) = oneshot::channel();
+        Ok(session.aborted(session.queue.abort_all(call), report).await)
     }
 
     /// Deletes a session for good, with what was saved of it, and forgets it.
@@ -436,6 +444,11 @@ impl ConversationManager {
         let id = work.session_id().clone();
         // Of the highest level, so that what is logged inside names task and session wherever the reader's threshold is.
         let span = error_span!("prompt", task = field::Empty, session = %id);
+        let task = work.task(&self.inner);
+        let is_task_named = task.is_some();
+        if let Some(task) = task {
+            span.record("task", display(task));
+        }
         // The ticket is taken here and not in the task, so that the order of calls is the order of turns.
         let known = self.inner.registry().session(&id).cloned();
         let queued = known.map(|session| Queued { ticket: work.queue_up(&session), session });
@@ -444,17 +457,21 @@ impl ConversationManager {
         if let Work::Resume(resume) = &work {
             inner.in_flight().insert(resume.key());
         }
+        let (aborts, calls) = mpsc::unbounded_channel();
         let task = async move {
-            let run = Run { inner: &inner, work: &work, abandoned: &abandoned };
-            let result = run.run(queued, reader).await;
+            let run = Run { inner: &inner, work: &work, abandoned: &abandoned, is_task_named };
+            let result = run.run(queued, reader, calls).await;
             if let Work::Resume(resume) = &work {
                 inner.in_flight().remove(&resume.key());
+            }
+            if let Ok(session) = inner.known(work.session_id()) {
+                session.conversation.changed();
             }
             // The caller may have dropped the prompt.
             drop(sender.send(result));
         };
         self.inner.tasks.spawn(task.instrument(span));
-        RunningPrompt::new(self.clone(), id, receiver, updates, cancel)
+        RunningPrompt::new(self.clone(), id, receiver, updates, aborts, cancel)
     }
 }
 

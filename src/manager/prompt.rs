@@ -9,7 +9,7 @@ use std::{
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
@@ -17,6 +17,7 @@ use super::{
     error::{JsonAnswerError, PromptError, SessionError},
     input::PromptInput,
     json::{self, JsonAnswer},
+    queue::AbortCall,
     run::Work,
     updates::Updates,
 };
@@ -71,6 +72,9 @@ impl Prompt {
     /// The schema goes into the prompt in words; no agent has a reliable way of its own. An answer that cannot be
     /// decoded as a `T` is sent back with the reason, at most `re_asks` times. Beyond that **the schema is not checked**: what it demands and
     /// `T` does not, such as a range, is yours to look at. With the feature `schemars` the schema can be that of `T` (`json_as`).
+    ///
+    /// No other prompt of the session comes between the attempts, each of which has the limits of the prompt for itself. A
+    /// [`message_id`](PromptInput::message_id) is that of the first.
     ///
     /// What happens meanwhile can be [watched](ConversationManager::watch), as in any session.
     ///
@@ -163,6 +167,7 @@ pub struct RunningPrompt {
     session: SessionId,
     result: oneshot::Receiver<Result<PromptExecutionResult, PromptError>>,
     updates: Option<Updates>,
+    aborts: mpsc::UnboundedSender<AbortCall>,
     _cancel: DropGuard,
 }
 
@@ -172,9 +177,10 @@ impl RunningPrompt {
         session: SessionId,
         result: oneshot::Receiver<Result<PromptExecutionResult, PromptError>>,
         updates: Updates,
+        aborts: mpsc::UnboundedSender<AbortCall>,
         cancel: CancellationToken,
     ) -> Self {
-        Self { manager, session, result, updates: Some(updates), _cancel: cancel.drop_guard() }
+        Self { manager, session, result, updates: Some(updates), aborts, _cancel: cancel.drop_guard() }
     }
 
     /// The session that it is for.
@@ -182,11 +188,25 @@ impl RunningPrompt {
         &self.session
     }
 
-    /// Aborts the session, as [`ConversationManager::abort`] does. The prompt then ends with what there is of it.
+    /// Aborts this prompt, wherever it is, and no other one. One that waits for its turn is not sent; one that runs is aborted with its
+    /// session, as [`ConversationManager::abort`] does it, and ends with what there is of it.
     ///
     /// # Errors
-    /// If the session cannot be found.
+    /// If the prompt is over and its session cannot be found.
+    ///
+    /// # Cancel safety
+    /// Dropping it does not take the abort back.
     pub async fn abort(&self) -> Result<AbortReport, SessionError> {
+        let (call, report) = oneshot::channel();
+        if self.aborts.send(call).is_ok()
+            && let Ok(report) = report.await
+        {
+            return Ok(report);
+        }
+        // It is over. What another prompt does in the session is none of its business.
+        if self.manager.is_running(&self.session) {
+            return Ok(AbortReport { confirmed: true, sessions: Vec::new() });
+        }
         self.manager.abort(&self.session).await
     }
 

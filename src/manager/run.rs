@@ -1,29 +1,33 @@
 //! How a prompt runs, from its place in the queue to its result.
 
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep};
+use futures_util::FutureExt;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{Span, field::display, info, warn};
 
 use super::{
     PromptError, PromptExecutionResult, PromptInput, SessionError, WhenBusy,
-    ended::answer_aborts,
+    ended::{answer, answer_aborts},
     host::{Host, TurnState},
     inner::{Inner, check_same_directory},
-    queue::{Permit, Ticket},
+    queue::{AbortCall, Permit, Place, Ticket},
     restore::{is_gone, turn_key},
     session::Session,
     updates::UpdateSender,
 };
 use crate::{
     agent::{
-        Completion, Delivery, Ended, Execution, Limit, Phase, PreparedPrompt, PromptSpec, Unprepared,
-        WaitOptions,
+        AbortReport, Completion, Delivery, Ended, Execution, Limit, Phase, PreparedPrompt, PromptSpec,
+        StopRequest, Unprepared, WaitOptions,
     },
     deadline::reached,
     directory::Directory,
-    ids::{MessageId, SessionId},
+    ids::{MessageId, SessionId, TaskId},
     store::TurnRecord,
 };
 
@@ -59,28 +63,40 @@ pub(super) struct Run<'a> {
     pub(super) work: &'a Work,
     /// Cancelled when the prompt's caller dropped it, or the manager is shut down.
     pub(super) abandoned: &'a CancellationToken,
+    /// The span that it is logged in names its task.
+    pub(super) is_task_named: bool,
 }
 
 /// A turn that may begin.
 struct Admitted {
-    _permit: Permit,
+    permit: Permit,
     session: Arc<Session>,
     spec: PromptSpec,
-    /// The turn if it was begun before.
-    earlier: Option<Earlier>,
 }
+
+/// Calls that want one prompt aborted, wherever it is.
+pub(super) type AbortCalls = mpsc::UnboundedReceiver<AbortCall>;
 
 /// A turn that was begun before, as far as is known.
 struct Earlier {
     prompt: PreparedPrompt,
     from: Phase,
+    /// The limits that it brought with it.
+    limits: Option<WaitOptions>,
     /// The request was recorded, so that it can be sent again.
     is_recorded: bool,
 }
 
+/// What came of a prompt that was given to the agent.
+struct Executed {
+    prompt: PreparedPrompt,
+    execution: Execution,
+    limits: WaitOptions,
+}
+
 impl From<TurnRecord> for Earlier {
     fn from(record: TurnRecord) -> Self {
-        Self { prompt: record.prompt, from: record.phase, is_recorded: true }
+        Self { prompt: record.prompt, from: record.phase, limits: record.limits, is_recorded: true }
     }
 }
 
@@ -103,8 +119,32 @@ impl Work {
         }
     }
 
+    /// The task that its session belongs to, as far as is known.
+    pub(super) fn task(&self, inner: &Inner) -> Option<TaskId> {
+        let recorded = match self {
+            Self::Prompt(_) => None,
+            Self::Resume(resume) => resume.record.as_ref().and_then(|record| record.task_id.clone()),
+        };
+        recorded.or_else(|| inner.registry().meta(self.session_id()).and_then(|meta| meta.task_id))
+    }
+
+    /// How far it got before it was given to this manager, as far as is known.
+    fn delivery(&self) -> Delivery {
+        match self {
+            Self::Prompt(_) => Delivery::NotSent,
+            Self::Resume(resume) => {
+                resume.record.as_ref().map_or(Delivery::Unknown, |record| record.phase.delivery())
+            }
+        }
+    }
+
     /// Takes a place in the session's queue; nothing if it would have to wait and does not want to.
     pub(super) fn queue_up(&self, session: &Session) -> Option<Ticket> {
+        if let Self::Prompt(input) = self
+            && let Some(permit) = input.place.as_ref().and_then(Place::take)
+        {
+            return Some(Ticket::with(permit));
+        }
         match self {
             Self::Prompt(input) if input.when_busy == WhenBusy::Refuse => session.queue.try_enter(),
             Self::Prompt(_) | Self::Resume(_) => Some(session.queue.enter()),
@@ -118,8 +158,17 @@ impl Run<'_> {
         &self,
         queued: Option<Queued>,
         reader: UpdateSender,
+        aborts: AbortCalls,
     ) -> Result<PromptExecutionResult, PromptError> {
-        let result = self.wait_and_run(queued, reader).await;
+        let arrived = Instant::now();
+        // Whether it is the caller's, in a handler or in what is told messages, or ours: the prompt ends, and the others go on.
+        let ran = AssertUnwindSafe(self.wait_and_run(queued, reader, aborts)).catch_unwind().await;
+        let result = ran.unwrap_or_else(|_panic| {
+            let (session, task) = self.names();
+            let result = Err(PromptError::Panicked { session, task });
+            self.log(0, arrived, &result);
+            result
+        });
         self.inner.counters.ended(&result);
         result
     }
@@ -128,12 +177,18 @@ impl Run<'_> {
         &self,
         queued: Option<Queued>,
         reader: UpdateSender,
+        mut aborts: AbortCalls,
     ) -> Result<PromptExecutionResult, PromptError> {
         let waiting = self.inner.counters.waiting.hold();
         let arrived = Instant::now();
         let entered = tokio::select! {
             biased;
-            () = self.abandoned.cancelled() => Err(self.inner.given_up(self.work.session_id(), Delivery::NotSent)),
+            () = self.abandoned.cancelled() => Err(self.inner.given_up(self.work.session_id(), self.work.delivery())),
+            // A new prompt leaves the queue: there is nothing to abort yet.
+            Some(call) = aborts.recv(), if matches!(self.work, Work::Prompt(_)) => {
+                answer(vec![call], &AbortReport { confirmed: true, sessions: Vec::new() });
+                Err(self.aborted())
+            }
             entered = self.enter(queued) => entered,
         };
         drop(waiting);
@@ -147,14 +202,50 @@ impl Run<'_> {
         };
         let _running = self.inner.counters.begin();
         let began = Instant::now();
-        if let Some(task) = admitted.session.meta().task_id {
+        if !self.is_task_named
+            && let Some(task) = self.work.task(self.inner)
+        {
             Span::current().record("task", display(task));
         }
         let conversation = &admitted.session.conversation;
         let (reader, _) = conversation.add_reader(reader);
-        let result = self.run_turn(&admitted, began).await;
+        let result = self.run_turn(&admitted, &mut aborts, began).await;
         conversation.remove_reader(reader);
+        self.leave(admitted, aborts).await;
         result
+    }
+
+    /// Lets the next prompt have its turn. Calls that want this one aborted are answered before, since they do not mean the next.
+    async fn leave(&self, admitted: Admitted, mut aborts: AbortCalls) {
+        let Admitted { mut permit, session, .. } = admitted;
+        aborts.close();
+        while let Ok(call) = aborts.try_recv() {
+            session.queue.abort(call);
+        }
+        if let Work::Prompt(input) = self.work
+            && let Some(place) = &input.place
+        {
+            let calls = session.queue.take_aborts();
+            if !calls.is_empty() {
+                answer_aborts(&session, calls, None).await;
+            }
+            return place.put(permit);
+        }
+        while let Err((unanswered, calls)) = permit.pass_on() {
+            answer_aborts(&session, calls, None).await;
+            permit = unanswered;
+        }
+    }
+
+    /// Its session, and the task that this belongs to, as far as is known.
+    fn names(&self) -> (SessionId, Option<TaskId>) {
+        (self.work.session_id().clone(), self.work.task(self.inner))
+    }
+
+    /// The error of a new prompt that was aborted before it was sent.
+    fn aborted(&self) -> PromptError {
+        let (session, task) = self.names();
+        PromptError::Aborted { session, task, delivery: Delivery::NotSent, abort: None }
     }
 
     /// Everything before a prompt's turn: checks it, finds its session, reads its attachments and waits in the queue.
@@ -167,7 +258,8 @@ impl Run<'_> {
             Work::Resume(resume) => resume.record.as_ref().map(|record| record.directory.clone()),
         };
         let Queued { session, ticket } = if let Some(queued) = queued {
-            check_same_directory(&queued.session, directory.as_ref())?;
+            check_same_directory(&queued.session, directory.as_ref())
+                .map_err(|error| self.unopened(error))?;
             queued
         } else {
             let session = self.open(directory.as_ref()).await?;
@@ -182,21 +274,20 @@ impl Run<'_> {
         };
         spec.default_model.clone_from(&self.inner.options.model);
         spec.default_agent.clone_from(&self.inner.options.agent);
-        let Some(permit) = ticket.wait().await else {
-            let (session, task) = (session.id.clone(), session.meta().task_id);
-            return Err(PromptError::Aborted { session, task, delivery: Delivery::NotSent, abort: None });
-        };
-        let earlier = self.earlier(&session).await?;
-        Ok(Admitted { _permit: permit, session, spec, earlier })
+        let permit = ticket.wait().await.ok_or_else(|| self.aborted())?;
+        Ok(Admitted { permit, session, spec })
+    }
+
+    fn unopened(&self, error: SessionError) -> PromptError {
+        let (session, task) = self.names();
+        PromptError::unopened(session, task, self.work.delivery(), error)
     }
 
     /// Takes over a session that is not known here. For a turn that was begun before it may be gone meanwhile, and the turn with it.
     async fn open(&self, directory: Option<&Directory>) -> Result<Arc<Session>, PromptError> {
         let opened = self.inner.session(self.work.session_id(), directory).await;
         let Work::Resume(resume) = self.work else {
-            let unopened =
-                |error| PromptError::unopened(self.work.session_id(), None, Delivery::NotSent, error);
-            return opened.map_err(unopened);
+            return opened.map_err(|error| self.unopened(error));
         };
         match opened {
             Ok(session) => {
@@ -223,12 +314,7 @@ impl Run<'_> {
                 };
                 Err(PromptError::SessionGone { session: resume.session.clone(), task, delivery, source })
             }
-            Err(error) => {
-                let record = resume.record.as_ref();
-                let delivery = record.map_or(Delivery::Unknown, |record| record.phase.delivery());
-                let task = record.and_then(|record| record.task_id.clone());
-                Err(PromptError::unopened(&resume.session, task, delivery, error))
-            }
+            Err(error) => Err(self.unopened(error)),
         }
     }
 
@@ -252,7 +338,7 @@ impl Run<'_> {
                 let meta = session.meta();
                 let prompt =
                     PreparedPrompt::new(session.id.clone(), message.clone(), "", meta.created_at, "");
-                Earlier { prompt, from: Phase::Accepted, is_recorded: false }
+                Earlier { prompt, from: Phase::Accepted, limits: None, is_recorded: false }
             })),
         })
     }
@@ -289,40 +375,44 @@ impl Run<'_> {
     async fn run_turn(
         &self,
         admitted: &Admitted,
+        aborts: &mut AbortCalls,
         began: Instant,
     ) -> Result<PromptExecutionResult, PromptError> {
         let session = &*admitted.session;
         let options = &self.inner.options;
         let policies = session.policies(&options.policies);
-        let (limits, policies, on_message) = match self.work {
-            Work::Prompt(input) => {
-                (input.limits(&options.wait), input.policies.or(&policies), input.on_message.clone())
-            }
-            Work::Resume(_) => (options.wait.clone(), policies, None),
+        let (policies, on_message) = match self.work {
+            Work::Prompt(input) => (input.policies.or(&policies), input.on_message.clone()),
+            Work::Resume(_) => (policies, None),
         };
-        // What is not recorded cannot be sent again.
-        let is_recorded = admitted.earlier.as_ref().is_none_or(|earlier| earlier.is_recorded);
-        let limits = if is_recorded { limits } else { limits.max_kicks(0) };
-        let turn = TurnState::begin(self.inner, session, policies, on_message);
+        let turn = TurnState::begin(self.inner, session, &admitted.permit, policies, on_message);
         let out_of_patience = async {
             self.abandoned.cancelled().await;
-            session.give_up_turn();
+            session.queue.give_up();
             sleep(GIVE_UP_GRACE).await;
         };
-        let outcome = tokio::select! {
-            outcome = self.prepare_and_execute(admitted, &turn, limits.clone(), began) => outcome,
-            () = out_of_patience => {
-                Err(self.inner.given_up(&session.id, turn.phase().map_or(Delivery::NotSent, Phase::delivery)))
+        // This prompt has the permit, so that it is the one which the queue aborts.
+        let own_aborts = async {
+            while let Some(call) = aborts.recv().await {
+                session.queue.abort(call);
             }
+            future::pending::<Infallible>().await
         };
-        let abort = outcome.as_ref().ok().and_then(|(_, execution)| execution.abort.clone());
-        let aborts = session.end_turn();
-        if !aborts.is_empty() || self.wants_abort(&turn) {
-            answer_aborts(session, aborts, abort).await;
+        let outcome = tokio::select! {
+            outcome = self.prepare_and_execute(admitted, &turn, began) => outcome,
+            () = out_of_patience => {
+                Err(self.inner.given_up(&session.id, turn.phase().map_or_else(|| self.work.delivery(), Phase::delivery)))
+            }
+            never = own_aborts => match never {},
+        };
+        let abort = outcome.as_ref().ok().and_then(|executed| executed.execution.abort.clone());
+        let calls = session.queue.take_aborts();
+        if !calls.is_empty() || self.wants_abort(&turn) {
+            answer_aborts(session, calls, abort).await;
         }
         let refused = turn.take_refused();
         self.inner.counters.turns.refusals.add(refused.n_in_all);
-        let result = outcome.and_then(|(prompt, execution)| {
+        let result = outcome.and_then(|Executed { prompt, execution, limits }| {
             let result = self.inner.result_of(session, &limits, &prompt, execution)?;
             Ok(PromptExecutionResult { refused: refused.asks, ..result })
         });
@@ -347,19 +437,29 @@ impl Run<'_> {
     fn log(&self, submissions: usize, began: Instant, result: &Result<PromptExecutionResult, PromptError>) {
         let outcome = self.inner.counters.outcome(result);
         let seconds = began.elapsed().as_secs_f64();
-        // Without the words of failures and errors: they may quote what the model read.
+        // Reasons by their names: the words of failures and errors may quote what the model read.
         match result {
             Ok(result) => {
                 let (tokens, cost) = (result.usage.tokens.total(), result.usage.cost);
-                if result.completion.is_settled() {
-                    info!(outcome, seconds, tokens, cost, submissions, "turn settled");
-                } else {
-                    warn!(outcome, seconds, tokens, cost, submissions, "turn did not settle");
+                match &result.completion {
+                    Completion::Settled => info!(outcome, seconds, tokens, cost, submissions, "turn settled"),
+                    // Somebody wanted that.
+                    Completion::Aborted | Completion::GivenUp => {
+                        info!(outcome, seconds, tokens, cost, submissions, "turn stopped");
+                    }
+                    other => {
+                        let reason = reason_of(other);
+                        warn!(outcome, reason, seconds, tokens, cost, submissions, "turn did not settle");
+                    }
                 }
             }
             Err(error) => {
-                let delivery = error.delivery();
-                warn!(outcome, seconds, ?delivery, submissions, "prompt has no result");
+                let (reason, delivery) = (error.name(), error.delivery());
+                if error.is_wanted() {
+                    info!(outcome, reason, seconds, ?delivery, submissions, "prompt stopped");
+                } else {
+                    warn!(outcome, reason, seconds, ?delivery, submissions, "prompt has no result");
+                }
             }
         }
     }
@@ -381,37 +481,46 @@ impl Run<'_> {
         &self,
         admitted: &Admitted,
         turn: &TurnState<'_>,
-        limits: WaitOptions,
         began: Instant,
-    ) -> Result<(PreparedPrompt, Execution), PromptError> {
+    ) -> Result<Executed, PromptError> {
         let session = &*admitted.session;
+        let earlier = self.earlier(session).await?;
+        let own_limits = match (self.work, &earlier) {
+            (Work::Prompt(input), _) => input.own_limits(&self.inner.options.wait),
+            (Work::Resume(_), earlier) => earlier.as_ref().and_then(|earlier| earlier.limits.clone()),
+        };
+        let mut limits = own_limits.clone().unwrap_or_else(|| self.inner.options.wait.clone());
+        if earlier.as_ref().is_some_and(|earlier| !earlier.is_recorded) {
+            // What is not recorded cannot be sent again.
+            limits.max_kicks = 0;
+        }
         let deadline = limits.deadline.map(|limit| began + limit);
-        let mut host = Host { turn, limits };
-        let (prompt, from) = match &admitted.earlier {
+        let mut host = Host { turn, limits: limits.clone() };
+        let (prompt, from) = match earlier {
             Some(earlier) => {
                 session.not_left_open(&earlier.prompt.message_id);
                 if earlier.is_recorded {
-                    turn.set_prompt(&earlier.prompt, Some(earlier.from));
+                    turn.set_prompt(&earlier.prompt, own_limits, Some(earlier.from));
                 }
-                (earlier.prompt.clone(), earlier.from)
+                (earlier.prompt, earlier.from)
             }
-            None => self.prepare(admitted, turn, &host, deadline).await?,
+            None => self.prepare(admitted, own_limits, &host, deadline).await?,
         };
         // The time that the preparation took is gone from the deadline.
         host.limits.deadline = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let execution = session.agent.execute(&prompt, from, &host).await;
-        Ok((prompt, execution))
+        Ok(Executed { prompt, execution, limits })
     }
 
     /// Prepares a new prompt and records it. Gives the phase that it is in then.
     async fn prepare(
         &self,
         admitted: &Admitted,
-        turn: &TurnState<'_>,
+        own_limits: Option<WaitOptions>,
         host: &Host<'_>,
         deadline: Option<Instant>,
     ) -> Result<(PreparedPrompt, Phase), PromptError> {
-        let session = &*admitted.session;
+        let (session, turn) = (&*admitted.session, host.turn);
         let prepared = tokio::select! {
             prepared = session.agent.prepare(&admitted.spec, host) => prepared,
             () = reached(deadline) => Err(Unprepared::new(Ended::Limit(Limit::Deadline), None)),
@@ -423,21 +532,41 @@ impl Run<'_> {
             left_open.phase = Phase::Finished;
             self.close(&left_open).await;
         }
-        turn.set_prompt(&prompt, None);
-        let mut from = Phase::Prepared;
-        let mut recorded = turn.record(from).await;
+        turn.set_prompt(&prompt, own_limits, None);
         // A prompt whose id the caller chose may have been sent before without a record: look first.
-        if recorded.is_ok() && admitted.spec.message_id.is_some() {
-            from = Phase::Submitted;
-            recorded = turn.record(from).await;
-        }
-        recorded
-            .map_err(|error| PromptError::not_recorded(session.id.clone(), session.meta().task_id, error))?;
+        let from = if admitted.spec.message_id.is_some() { Phase::Submitted } else { Phase::Prepared };
+        let record = async {
+            turn.record(Phase::Prepared).await?;
+            turn.record(from).await
+        };
+        // A store may take its time, and nothing was sent yet.
+        let recorded = tokio::select! {
+            biased;
+            stop = turn.stop_requested() => return Err(match stop {
+                StopRequest::Abort => self.aborted(),
+                StopRequest::GiveUp => self.inner.given_up(&session.id, Delivery::NotSent),
+            }),
+            recorded = record => recorded,
+        };
+        let (session, task) = self.names();
+        recorded.map_err(|error| PromptError::not_recorded(session, task, error))?;
         Ok((prompt, from))
     }
 
     fn wants_abort(&self, turn: &TurnState<'_>) -> bool {
         let aborts_on_drop = matches!(self.work, Work::Prompt(input) if input.abort_on_drop);
         aborts_on_drop && self.abandoned.is_cancelled() && turn.phase() > Some(Phase::Prepared)
+    }
+}
+
+/// Which limit ran out, or what the agent calls its failure; nothing where the outcome says it all.
+fn reason_of(completion: &Completion) -> Option<String> {
+    match completion {
+        Completion::Failed(failure) => {
+            let status = failure.status_code().map(|status| format!(" {status}")).unwrap_or_default();
+            Some(format!("{}{status}", failure.name))
+        }
+        Completion::TimedOut { limit, .. } => Some(limit.to_string()),
+        _ => None,
     }
 }

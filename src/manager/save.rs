@@ -125,7 +125,7 @@ impl Saver {
             .iter()
             .next_back()
             .is_some_and(|block| matches!(block.body, BlockBody::Error { .. }));
-        let status = match (session.is_running(), failed) {
+        let status = match (session.queue.is_taken(), failed) {
             (true, _) => SessionStatus::Running,
             (false, true) => SessionStatus::Error,
             (false, false) => SessionStatus::Idle,

@@ -6,11 +6,11 @@ use tokio::sync::{oneshot, watch};
 
 use super::{
     policy::{OwnPolicies, Policies},
-    queue::PromptQueue,
+    queue::{AbortCall, PromptQueue},
     updates::{Update, UpdateSender},
 };
 use crate::{
-    agent::{AbortReport, ConversationSink, OpenSession, Opened, StopRequest},
+    agent::{AbortReport, ConversationSink, OpenSession, Opened},
     conversation::{BlockStatus, ConversationEvent, SessionConversationState},
     directory::Directory,
     ids::{MessageId, SessionId},
@@ -29,16 +29,8 @@ pub(super) struct Session {
     pub(super) conversation: Arc<Conversation>,
     meta: Mutex<ConversationSessionMeta>,
     policies: Mutex<OwnPolicies>,
-    turn: Mutex<Option<RunningTurn>>,
     /// A turn that was given up after it was sent. It is over when the next prompt may be sent.
     left_open: Mutex<Option<TurnRecord>>,
-}
-
-/// The turn that runs in a session now.
-struct RunningTurn {
-    stop: watch::Sender<Option<StopRequest>>,
-    /// The calls that wait for the turn to be aborted.
-    aborts: Vec<oneshot::Sender<AbortReport>>,
 }
 
 /// A session's conversation and its readers.
@@ -72,7 +64,6 @@ impl Session {
             conversation,
             meta: Mutex::new(meta),
             policies: Mutex::default(),
-            turn: Mutex::default(),
             left_open: Mutex::default(),
         }
     }
@@ -102,6 +93,19 @@ impl Session {
         change(&mut lock(&self.policies));
     }
 
+    /// What came of a call to abort it, which is given back if no prompt is there to answer it.
+    pub(super) async fn aborted(
+        &self,
+        unanswered: Option<AbortCall>,
+        report: oneshot::Receiver<AbortReport>,
+    ) -> AbortReport {
+        drop(unanswered);
+        match report.await {
+            Ok(report) => report,
+            Err(_) => self.agent.abort().await,
+        }
+    }
+
     /// Remembers a turn that is given up while the agent goes on with it.
     pub(super) fn leave_open(&self, record: Option<TurnRecord>) {
         *lock(&self.left_open) = record;
@@ -116,55 +120,6 @@ impl Session {
     pub(super) fn not_left_open(&self, message: &MessageId) {
         lock(&self.left_open).take_if(|turn| turn.prompt.message_id == *message);
     }
-
-    /// Marks the beginning of a turn; returns how it is told to stop.
-    pub(super) fn begin_turn(&self) -> watch::Receiver<Option<StopRequest>> {
-        let (stop, stopped) = watch::channel(None);
-        *lock(&self.turn) = Some(RunningTurn { stop, aborts: Vec::new() });
-        stopped
-    }
-
-    /// Marks the end of a turn; returns the calls that wait for it to be aborted.
-    pub(super) fn end_turn(&self) -> Vec<oneshot::Sender<AbortReport>> {
-        let ended = lock(&self.turn).take();
-        if ended.is_some() {
-            self.conversation.changed();
-        }
-        ended.map(|turn| turn.aborts).unwrap_or_default()
-    }
-
-    /// Whether a turn runs in it now.
-    pub(super) fn is_running(&self) -> bool {
-        lock(&self.turn).is_some()
-    }
-
-    /// Answers the calls that wait for the turn to be aborted.
-    pub(super) fn answer_aborts(&self, report: &AbortReport) {
-        let calls = lock(&self.turn).as_mut().map(|turn| std::mem::take(&mut turn.aborts));
-        for call in calls.into_iter().flatten() {
-            // The call may have been dropped.
-            drop(call.send(report.clone()));
-        }
-    }
-
-    /// Tells the turn that runs now to stop waiting.
-    pub(super) fn give_up_turn(&self) {
-        if let Some(turn) = &*lock(&self.turn) {
-            turn.stop.send_replace(Some(StopRequest::GiveUp));
-        }
-    }
-
-    /// Tells the turn that runs now to abort; nothing if none runs. The receiver gets what came of it.
-    ///
-    /// The turn aborts the session itself: an abort from here might hit the next turn.
-    pub(super) fn abort_turn(&self) -> Option<oneshot::Receiver<AbortReport>> {
-        let mut turn = lock(&self.turn);
-        let turn = turn.as_mut()?;
-        let (sender, receiver) = oneshot::channel();
-        turn.aborts.push(sender);
-        turn.stop.send_if_modified(|stop| stop.is_none().then(|| *stop = Some(StopRequest::Abort)).is_some());
-        Some(receiver)
-    }
 }
 
 impl Conversation {
@@ -176,6 +131,8 @@ impl Conversation {
     /// Adds a reader, which gets every update from now on; returns the state that they continue.
     pub(super) fn add_reader(&self, reader: UpdateSender) -> (ReaderId, SessionConversationState) {
         let mut live = self.live();
+        // A session that is at rest tells them nothing, and so would keep those that have gone.
+        live.readers.retain(|(_, reader)| !reader.is_gone());
         reader.begin(&live.state);
         let id = live.next_reader;
         live.next_reader += 1;

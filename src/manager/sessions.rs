@@ -72,7 +72,7 @@ impl ConversationManager {
 
     /// Whether a prompt of a session is in flight here.
     pub fn is_running(&self, session: &SessionId) -> bool {
-        self.inner.registry().session(session).is_some_and(|session| session.is_running())
+        self.inner.registry().session(session).is_some_and(|session| session.queue.is_taken())
     }
 
     /// The conversation of a session as far as this manager has seen it; cheap.

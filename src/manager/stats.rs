@@ -131,14 +131,15 @@ impl ManagerCounters {
             Err(
                 PromptError::Invalid(_)
                 | PromptError::Attachment(_)
-                | PromptError::Session(_)
+                | PromptError::Session { .. }
                 | PromptError::Busy { .. }
                 | PromptError::NotAtRest { .. }
                 | PromptError::NotRecorded { .. }
                 | PromptError::TurnOpen { .. }
                 | PromptError::NotClaimed { .. }
                 | PromptError::SessionGone { .. }
-                | PromptError::Unauthorized { .. },
+                | PromptError::Unauthorized { .. }
+                | PromptError::Panicked { .. },
             ) => (&turns.error, "error"),
         }
     }

@@ -20,7 +20,7 @@ pub use memory::MemoryStore;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    agent::{BoxFuture, Phase, PreparedPrompt},
+    agent::{BoxFuture, Phase, PreparedPrompt, WaitOptions},
     directory::Directory,
     ids::{MessageId, SessionId, TaskId},
     session::{ConversationSessionMeta, SavedSessionData, SessionListData},
@@ -40,12 +40,15 @@ pub struct TurnRecord {
     pub prompt: PreparedPrompt,
     /// How far it got.
     pub phase: Phase,
+    /// The limits that the prompt brought with it; without them it has those of the manager that goes on with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<WaitOptions>,
 }
 
 impl TurnRecord {
     /// A prompt of a session that works in `directory`.
     pub fn new(task_id: Option<TaskId>, directory: Directory, prompt: PreparedPrompt, phase: Phase) -> Self {
-        Self { task_id, directory, prompt, phase }
+        Self { task_id, directory, prompt, phase, limits: None }
     }
 
     /// Whether it is not over.

@@ -113,6 +113,62 @@ async fn prompts_behind_an_aborted_one_go_on() {
     stage.check("second", &second);
 }
 
+/// From the moment in which it is started a prompt can be aborted: it need not have got anywhere.
+#[tokio::test]
+async fn a_prompt_that_was_only_just_started_is_aborted_before_it_is_sent() {
+    enum By {
+        Handle,
+        Manager,
+        ManagerWithQueue,
+    }
+    for by in [By::Handle, By::Manager, By::ManagerWithQueue] {
+        let stage = Stage::new().await;
+        let running = stage.start(&texts("never"));
+        assert!(stage.manager.is_running(&stage.session));
+        let report = match by {
+            By::Handle => soon(running.abort()).await,
+            By::Manager => soon(stage.manager.abort(&stage.session)).await,
+            By::ManagerWithQueue => soon(stage.manager.abort_all(&stage.session)).await,
+        };
+        assert!(report.unwrap().confirmed);
+        let error = soon(running).await.unwrap_err();
+        assert!(matches!(error, PromptError::Aborted { delivery: Delivery::NotSent, .. }), "{error:?}");
+        assert_eq!(stage.requests(Route::PromptAsync), 0);
+        assert_eq!(stage.ask(&texts("next")).await.unwrap().answer().as_deref(), Some("next"));
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_that_waits_is_aborted_alone() {
+    let stage = Stage::new().await;
+    let first = stage.start(&gated_text("gate", "one two three"));
+    let second = stage.start(&texts("second"));
+    let third = stage.start(&texts("third"));
+    soon(stage.fake.wait_at("gate")).await;
+    let report = soon(second.abort()).await.unwrap();
+    assert_eq!((report.confirmed, report.sessions), (true, vec![]), "nothing of it ran");
+    let error = soon(second).await.unwrap_err();
+    assert!(matches!(error, PromptError::Aborted { delivery: Delivery::NotSent, .. }), "{error:?}");
+    stage.fake.open_gate("gate");
+    assert_eq!(soon(first).await.unwrap().completion, Completion::Settled);
+    assert_eq!(soon(third).await.unwrap().answer().as_deref(), Some("third"));
+    assert_eq!(stage.prompts_run().len(), 2);
+}
+
+#[tokio::test]
+async fn a_prompt_that_is_over_aborts_no_other() {
+    let stage = Stage::new().await;
+    let mut first = stage.start(&texts("first"));
+    let result = soon(&mut first).await.unwrap();
+    assert_eq!(result.completion, Completion::Settled);
+    let second = stage.start(&gated_text("gate", "one two"));
+    soon(stage.fake.wait_at("gate")).await;
+    assert_eq!(soon(first.abort()).await.unwrap().sessions, []);
+    stage.fake.open_gate("gate");
+    assert_eq!(soon(second).await.unwrap().completion, Completion::Settled);
+    assert!(soon(first.abort()).await.unwrap().confirmed, "nothing runs");
+}
+
 #[tokio::test]
 async fn an_abort_does_not_hit_the_next_prompt() {
     let stage = Stage::new().await;

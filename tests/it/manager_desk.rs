@@ -150,12 +150,20 @@ async fn what_was_refused_is_named_and_counted() {
     let script =
         Script::new([Step::tool(asking_tool("touch x")), Step::tool(question()), Step::text("done")]);
     let result = stage.ask(&script).await.unwrap();
-    let [tool, question] = &result.refused[..] else { panic!("{:?}", result.refused) };
+    let [tool, asked] = &result.refused[..] else { panic!("{:?}", result.refused) };
     assert_eq!(tool.permission().unwrap().patterns, ["touch x"]);
-    assert_eq!(question.questions()[0].header, "Port");
+    assert_eq!(asked.questions()[0].header, "Port");
     let allowed = stage.send(stage.input(&script).permissions(PermissionPolicy::AllowOnce)).await.unwrap();
     assert_eq!(allowed.refused.len(), 1, "only the question");
     assert_eq!(stage.manager.statistics().turns.refusals, 3);
+    // In words of one's own as well, which the model reads as the answer.
+    let asks = asks_then_says(question(), "done");
+    let rejects = QuestionPolicy::ask(|_| async { Decision::Reject("Find out yourself.".to_owned()) });
+    let rejected = stage.send(stage.input(&asks).questions(rejects)).await.unwrap();
+    assert_eq!(rejected.refused.len(), 1);
+    assert!(output(&rejected).contains("Find out yourself."));
+    let answers = QuestionPolicy::ask(|_| async { Decision::Answer(vec![vec!["8080".to_owned()]]) });
+    assert_eq!(stage.send(stage.input(&asks).questions(answers)).await.unwrap().refused, []);
 }
 
 #[tokio::test]
@@ -163,9 +171,11 @@ async fn the_nearest_policy_decides() {
     let stage = Stage::with(quick(), |manager| manager.permissions(PermissionPolicy::FailTurn)).await;
     let other = create(&stage.manager, "other").await;
     stage.manager.set_permissions(&stage.session, PermissionPolicy::AllowOnce).unwrap();
-    let decline = QuestionPolicy::ask(|ask| async move { ask.decline() });
-    stage.manager.set_questions(&stage.session, decline).unwrap();
+    let answers = QuestionPolicy::ask(|_| async { Decision::Answer(vec![vec!["8080".to_owned()]]) });
+    stage.manager.set_questions(&stage.session, answers).unwrap();
     let script = asks_then_says(asking_tool("touch x"), "done");
+    let asked = stage.ask(&asks_then_says(question(), "done")).await.unwrap();
+    assert!(asked.refused.is_empty() && output(&asked).contains("8080"));
 
     let by_session = stage.ask(&script).await.unwrap();
     assert_eq!((by_session.completion.clone(), by_session.refused.len()), (Completion::Settled, 0));

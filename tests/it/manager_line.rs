@@ -92,7 +92,13 @@ async fn a_panic_in_the_callers_code_does_not_block_the_line() {
     let input = stage.input(&texts("one")).on_message(|_| panic!("a bug of the caller"));
     let first = stage.manager.prompt(input).start();
     let second = stage.start(&texts("two"));
-    assert!(matches!(soon(first).await.unwrap_err(), PromptError::GivenUp { .. }));
+    let error = soon(first).await.unwrap_err();
+    assert!(matches!(&error, PromptError::Panicked { .. }), "{error:?}");
+    assert_eq!(
+        (error.task().map(ToString::to_string), error.is_retryable()),
+        (Some("task".to_owned()), false)
+    );
+    assert_eq!(stage.manager.statistics().turns.error, 1);
     let second = soon(second).await.unwrap();
     assert_eq!(second.answer().as_deref(), Some("two"));
     stage.check("after a panic", &second);

@@ -96,7 +96,7 @@ async fn a_turn_that_failed_is_a_warning_and_never_settled() {
     let (stage, sink, _guard) = stage(tracing::Level::WARN, |manager| manager).await;
     stage.ask(&Script::new([Step::error(400)])).await.unwrap();
     let failed = format!(
-        "WARN {} turn did not settle outcome=\"failed\" seconds=_ tokens=0 cost=0.0 submissions=1",
+        "WARN {} turn did not settle outcome=\"failed\" reason=\"APIError 400\" seconds=_ tokens=0 cost=0.0 submissions=1",
         span(&stage)
     );
     assert_eq!(sink.lines(""), [failed]);
@@ -111,7 +111,7 @@ async fn a_turn_that_ran_out_of_time_says_so_with_or_without_an_answer() {
     let silent = Script::new([Step::text("never").gate_before("never")]);
     let silent = stage.ask(&silent).await;
     let with_answer = format!(
-        "WARN {} turn did not settle outcome=\"timed_out\" seconds=_ tokens=0 cost=0.0 submissions=1",
+        "WARN {} turn did not settle outcome=\"timed_out\" reason=\"no progress within idle_timeout\" seconds=_ tokens=0 cost=0.0 submissions=1",
         span(&stage)
     );
     let lines = sink.lines("outcome");
@@ -120,13 +120,37 @@ async fn a_turn_that_ran_out_of_time_says_so_with_or_without_an_answer() {
     assert!(lines[1].contains("outcome=\"timed_out\""), "{silent:?}: {lines:?}");
 }
 
+/// A person on call need not look at it, and finds the task all the same.
+#[tokio::test]
+async fn what_was_aborted_on_purpose_is_no_warning() {
+    let (stage, sink, _guard) = stage(tracing::Level::INFO, |manager| manager).await;
+    let first = stage.start(&Script::new([Step::text("one two").gate_middle("gate")]));
+    let second = stage.start(&texts("never"));
+    stage.fake.wait_at("gate").await;
+    stage.manager.abort_all(&stage.session).await.unwrap();
+    first.await.unwrap();
+    second.await.unwrap_err();
+    let mut lines = sink.lines("outcome");
+    lines.sort();
+    let line = |rest: &str| format!("INFO {} {rest}", span(&stage));
+    assert_eq!(
+        lines,
+        [
+            line(
+                "prompt stopped outcome=\"aborted\" reason=\"aborted\" seconds=_ delivery=NotSent submissions=0"
+            ),
+            line("turn stopped outcome=\"aborted\" seconds=_ tokens=0 cost=0.0 submissions=1"),
+        ]
+    );
+}
+
 #[tokio::test]
 async fn a_prompt_that_does_not_get_as_far_as_its_turn_is_a_warning() {
     let (stage, sink, _guard) = stage(tracing::Level::WARN, |manager| manager).await;
     stage.fake.inject(Route::GetSession, Fault::Status(401)).always();
     let error = stage.send(PromptInput::new("ses_other", "Say hello.")).await.unwrap_err();
     assert!(matches!(error, PromptError::Unauthorized { .. }), "{error:?}");
-    let line = "WARN prompt{session=ses_other}: prompt has no result outcome=\"error\" seconds=_ delivery=NotSent submissions=0";
+    let line = "WARN prompt{session=ses_other}: prompt has no result outcome=\"error\" reason=\"unauthorized\" seconds=_ delivery=NotSent submissions=0";
     assert_eq!(sink.lines("prompt has no result"), [line]);
 }
 

@@ -372,12 +372,14 @@ async fn a_prompt_finds_a_session_by_itself() {
     let elsewhere = stage.input(&texts("never")).directory("/somewhere/else");
     let error = stage.send(elsewhere).await.unwrap_err();
     assert!(
-        matches!(&error, PromptError::Session(SessionError::OtherDirectory { known, .. }) if known == WORKTREE),
+        matches!(&error, PromptError::Session { source: SessionError::OtherDirectory { known, .. }, .. } if known == WORKTREE),
         "{error:?}"
     );
     assert_eq!(stage.requests(Route::PromptAsync), 0, "nothing was sent");
     let error = stage.send(PromptInput::new("ses_unknown", "hello")).await.unwrap_err();
-    let PromptError::Session(SessionError::Agent { source, .. }) = &error else { panic!("{error:?}") };
+    let PromptError::Session { source: SessionError::Agent { source, .. }, .. } = &error else {
+        panic!("{error:?}")
+    };
     assert!(source.is_not_found());
     assert!(!error.is_retryable());
     assert_eq!(error.delivery(), Delivery::NotSent);
@@ -493,7 +495,7 @@ async fn waiting_for_rest_ends_at_its_limit() {
     assert!(matches!(error, PromptError::NotAtRest { limit: Limit::Idle, .. }), "{error:?}");
     assert!(stage.is_idle().await, "the default is to abort");
     let gone = stage.manager.wait_for_session_idle(&"ses_unknown".into(), waits()).await.unwrap_err();
-    assert!(matches!(gone, PromptError::Session(SessionError::Agent { .. })), "{gone:?}");
+    assert!(matches!(gone, PromptError::Session { source: SessionError::Agent { .. }, .. }), "{gone:?}");
 }
 
 #[tokio::test]

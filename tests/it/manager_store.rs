@@ -9,9 +9,9 @@ use std::{
 };
 
 use opencode_conductor::{
-    Completion, ConversationManager, CreateTaskSession, Decision, Directory, ManagerBuilder, MemoryStore,
-    PermissionPolicy, Phase, PromptError, PromptInput, SessionError, Store, StoreError, StoreErrorKind,
-    WhenStoreFails,
+    Allowed, Completion, ConversationManager, CreateTaskSession, Decision, Delivery, Directory,
+    ManagerBuilder, MemoryStore, PermissionPolicy, Phase, PromptError, PromptInput, SessionError, Store,
+    StoreError, StoreErrorKind, WhenStoreFails,
     test_util::{
         Effect, FakeOpenCode, Fault, Route, Script, Step, StoreCall, TappedStore,
         store_suite::{self, StoreUnderTest},
@@ -348,6 +348,83 @@ async fn an_open_permission_is_asked_again_with_its_task() {
     assert_eq!(soon(turn.running).await.unwrap().answer().as_deref(), Some("allowed"));
     assert_eq!(*tasks.lock().unwrap(), [Some("task".into())]);
     assert_eq!(fake.prompts_run(session.as_str()).len(), 1);
+}
+
+/// A prompt that may take long in one process may take as long in the next.
+#[tokio::test]
+async fn the_limits_of_a_prompt_go_with_it() {
+    for own in [None, Some(ms(300))] {
+        let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+        let memory = MemoryStore::default();
+        let first = builder(&fake, Arc::new(memory.another_handle())).build();
+        let session = create(&first, "task").await;
+        let mut prompt = input(&session, &gated_text("gate", "one two"));
+        if let Some(limit) = own {
+            prompt = prompt.idle_timeout(limit);
+        }
+        let running = first.prompt(prompt).start();
+        soon(fake.wait_at("gate")).await;
+        soon(first.shutdown()).await;
+        drop(running);
+        let second = builder(&fake, Arc::new(memory.another_handle())).build();
+        let turn = soon(second.restore()).await.unwrap().remove(0);
+        assert_eq!(turn.record.limits.as_ref().map(|limits| limits.idle_timeout), own);
+        if own.is_none() {
+            fake.open_gate("gate");
+        }
+        let result = soon(turn.running).await.unwrap();
+        match own {
+            Some(limit) => {
+                let Completion::TimedOut { allowed, .. } = &result.completion else { panic!("{result:?}") };
+                assert_eq!(*allowed, Some(Allowed::Time(limit)));
+            }
+            None => assert_eq!(result.completion, Completion::Settled),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_turn_that_cannot_be_gone_on_with_says_how_far_it_got() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    let memory = MemoryStore::default();
+    let first = builder(&fake, Arc::new(memory.another_handle())).build();
+    let session = create(&first, "task").await;
+    let running = first.prompt(input(&session, &gated_text("gate", "one two"))).start();
+    soon(fake.wait_at("gate")).await;
+    soon(first.shutdown()).await;
+    drop(running);
+    fake.inject(Route::GetSession, Fault::Status(500)).always();
+    let second = builder(&fake, Arc::new(memory.another_handle())).build();
+    let turn = soon(second.restore()).await.unwrap().remove(0);
+    let error = soon(turn.running).await.unwrap_err();
+    assert!(matches!(error, PromptError::Session { .. }), "{error:?}");
+    assert_eq!(error.delivery(), Delivery::Started, "{error:?}");
+    assert_eq!((error.session(), error.task()), (Some(&session), Some(&"task".into())));
+    let written = serde_json::to_value(&error).unwrap();
+    assert_eq!((&written["delivery"], &written["taskId"]), (&"started".into(), &"task".into()));
+}
+
+/// An abort does not wait for a store that does not answer: nothing was sent.
+#[tokio::test]
+async fn an_abort_does_not_wait_for_the_store() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    let (asked, waits) = (Arc::new(tokio::sync::Notify::new()), Arc::new(AtomicBool::new(true)));
+    let (told, stuck) = (Arc::clone(&asked), Arc::clone(&waits));
+    let store = TappedStore::new(Arc::new(MemoryStore::default()), move |call, effect| {
+        if matches!(call, StoreCall::PutTurn(_)) && effect == Effect::Before && stuck.swap(false, SeqCst) {
+            told.notify_one();
+            return Box::pin(pending());
+        }
+        Box::pin(std::future::ready(Ok(())))
+    });
+    let manager = builder(&fake, Arc::new(store)).build();
+    let session = create(&manager, "task").await;
+    let running = manager.prompt(input(&session, &texts("never"))).start();
+    soon(asked.notified()).await;
+    assert!(soon(manager.abort(&session)).await.unwrap().confirmed);
+    let error = soon(running).await.unwrap_err();
+    assert!(matches!(error, PromptError::Aborted { .. }), "{error:?}");
+    assert_eq!(fake.request_count(Route::PromptAsync), 0);
 }
 
 #[tokio::test]
