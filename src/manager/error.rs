@@ -480,27 +480,32 @@ impl TurnFailed {
     }
 }
 
-impl JsonAnswerError {
-    /// Whether the same task may succeed when it is tried again.
-    pub fn is_retryable(&self) -> bool {
-        match self {
-            Self::Prompt(error) => error.is_retryable(),
-            Self::Turn(failed) => failed.result.completion.is_retryable(),
-            Self::Shape { .. } => false,
-        }
-    }
-}
-
 /// Why there is no answer of the asked shape.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JsonAnswerError {
-    /// There is no answer at all.
-    #[error(transparent)]
-    Prompt(#[from] PromptError),
-    /// The turn did not end well.
-    #[error(transparent)]
-    Turn(#[from] TurnFailed),
+    /// The model was not called, at least not by the last attempt.
+    #[error("attempt {attempts} has no answer")]
+    #[non_exhaustive]
+    Prompt {
+        /// How often it was asked.
+        attempts: u32,
+        /// What the attempts before the last one used and cost.
+        usage: Usage,
+        /// Why not.
+        source: PromptError,
+    },
+    /// The turn of the last attempt did not end well.
+    #[error("attempt {attempts} did not end well")]
+    #[non_exhaustive]
+    Turn {
+        /// How often it was asked.
+        attempts: u32,
+        /// What all attempts used and cost together.
+        usage: Usage,
+        /// How it ended.
+        source: TurnFailed,
+    },
     /// The answers were not of the asked shape, however often the model was told.
     #[error("no answer of the asked shape in {attempts} attempts")]
     #[non_exhaustive]
@@ -514,6 +519,24 @@ pub enum JsonAnswerError {
         /// What was wrong with it.
         source: serde_json::Error,
     },
+}
+
+impl JsonAnswerError {
+    /// What all attempts used and cost together.
+    pub fn usage(&self) -> Usage {
+        match self {
+            Self::Prompt { usage, .. } | Self::Turn { usage, .. } | Self::Shape { usage, .. } => *usage,
+        }
+    }
+
+    /// Whether the same task may succeed when it is tried again.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Prompt { source, .. } => source.is_retryable(),
+            Self::Turn { source, .. } => source.result.completion.is_retryable(),
+            Self::Shape { .. } => false,
+        }
+    }
 }
 
 /// A session with the task that it belongs to.

@@ -1,15 +1,16 @@
 //! Answers of a given shape, asked for in words.
 
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
 use super::{
     ConversationManager,
     error::JsonAnswerError,
     input::{InputPart, PromptInput},
+    queue::Place,
     result::PromptExecutionResult,
 };
-use crate::conversation::Usage;
+use crate::{agent::Ask, conversation::Usage};
 
 /// An answer of the asked shape, and the turn that gave it.
 #[derive(Debug, Clone)]
@@ -23,6 +24,8 @@ pub struct JsonAnswer<T> {
     pub attempts: u32,
     /// What all attempts used and cost together.
     pub usage: Usage,
+    /// What the agent asked for and did not get, in all attempts.
+    pub refused: Vec<Ask>,
 }
 
 pub(super) async fn ask<T: DeserializeOwned>(
@@ -34,19 +37,31 @@ pub(super) async fn ask<T: DeserializeOwned>(
     input.parts.push(InputPart::text(format!(
         "Answer with one JSON value in a ```json code block, and nothing else. It must match this JSON Schema:\n{schema}"
     )));
-    let (mut attempts, mut usage) = (0, Usage::default());
+    // No other prompt may come between an answer and what is said about it.
+    input.place = Some(Place::default());
+    let (mut attempts, mut usage, mut refused) = (0, Usage::default(), Vec::new());
     loop {
         attempts += 1;
-        let result = manager.prompt(input.clone()).await?.settled()?;
+        let result = match manager.prompt(input.clone()).await {
+            Ok(result) => result,
+            Err(source) => return Err(JsonAnswerError::Prompt { attempts, usage, source }),
+        };
         usage += result.usage;
+        refused.extend(result.refused.iter().cloned());
+        let result = match result.settled() {
+            Ok(result) => result,
+            Err(source) => return Err(JsonAnswerError::Turn { attempts, usage, source }),
+        };
         let answer = result.answer().unwrap_or_default();
         let source = match extract(&answer) {
-            Ok(value) => return Ok(JsonAnswer { value, result, attempts, usage }),
+            Ok(value) => return Ok(JsonAnswer { value, result, attempts, usage, refused }),
             Err(error) => error,
         };
         if attempts > re_asks {
             return Err(JsonAnswerError::Shape { attempts, answer, usage, source });
         }
+        // The id that the caller chose is that of the first message.
+        input.message_id = None;
         input.parts = vec![InputPart::text(format!(
             "That answer cannot be used: {source}. Answer again with one JSON value in a ```json code block that matches \
              this JSON Schema, and nothing else:\n{schema}"
@@ -56,30 +71,62 @@ pub(super) async fn ask<T: DeserializeOwned>(
 
 /// The last JSON value in an answer that has the asked shape; else what is wrong with the likeliest one.
 fn extract<T: DeserializeOwned>(answer: &str) -> Result<T, serde_json::Error> {
-    let mut wrong = None;
-    for candidate in candidates(answer) {
+    let whole = answer.trim();
+    // What is JSON from end to end is the answer. What looks like a code block is inside its strings then.
+    if serde_json::from_str::<IgnoredAny>(whole).is_ok() {
+        return serde_json::from_str(whole);
+    }
+    let mut wrong: Option<serde_json::Error> = None;
+    // Code blocks first, and of those and of the others the last one.
+    for candidate in json_values(answer).into_iter().chain(code_blocks(answer)).rev() {
         match serde_json::from_str(candidate) {
             Ok(value) => return Ok(value),
-            Err(error) => wrong = wrong.or(Some(error)),
+            // What is JSON of another shape says more than what is no JSON.
+            Err(error) if wrong.as_ref().is_none_or(|wrong| error.is_data() && !wrong.is_data()) => {
+                wrong = Some(error);
+            }
+            Err(_) => {}
         }
     }
     Err(wrong.unwrap_or_else(|| serde::de::Error::custom("there is no JSON in it")))
 }
 
-/// Where JSON may stand, the likeliest first: the last code block, the whole answer, from the first bracket to the last.
-fn candidates(answer: &str) -> impl Iterator<Item = &str> {
-    let mut blocks: Vec<&str> = answer.split("```").skip(1).step_by(2).map(without_language).collect();
-    blocks.reverse();
-    let bracketed = answer.find(['{', '[']).zip(answer.rfind(['}', ']']));
-    let bracketed = bracketed.and_then(|(start, end)| answer.get(start..=end));
-    let whole = Some(answer.trim()).filter(|_| blocks.is_empty());
-    blocks.into_iter().chain(bracketed).chain(whole).filter(|candidate| !candidate.is_empty())
+/// What stands between lines that begin with a fence, in order. The last block may have no end.
+fn code_blocks(answer: &str) -> Vec<&str> {
+    let mut blocks = Vec::new();
+    let (mut begin, mut at) = (None, 0);
+    for line in answer.split_inclusive('\n') {
+        let is_fence = line.trim_start().starts_with("```");
+        match begin {
+            None if is_fence => begin = Some(at + line.len()),
+            Some(first) if is_fence => {
+                blocks.push(&answer[first..at]);
+                begin = None;
+            }
+            None | Some(_) => {}
+        }
+        at += line.len();
+    }
+    blocks.extend(begin.map(|first| &answer[first..]));
+    blocks
 }
 
-fn without_language(block: &str) -> &str {
-    let (first, rest) = block.split_once('\n').unwrap_or(("", block));
-    let names_language = first.trim().chars().all(|c| c.is_ascii_alphanumeric());
-    if names_language { rest.trim() } else { block.trim() }
+/// The objects and arrays that stand in a text, in order, without those inside others.
+fn json_values(text: &str) -> Vec<&str> {
+    let mut values = Vec::new();
+    let mut at = 0;
+    while let Some(bracket) = text[at..].find(['{', '[']) {
+        let rest = &text[at + bracket..];
+        let mut found = serde_json::Deserializer::from_str(rest).into_iter::<IgnoredAny>();
+        at += bracket;
+        if let Some(Ok(_)) = found.next() {
+            values.push(&rest[..found.byte_offset()]);
+            at += found.byte_offset();
+        } else {
+            at += 1;
+        }
+    }
+    values
 }
 
 #[cfg(test)]
@@ -104,6 +151,24 @@ mod tests {
         check("", None);
         check("}{", None);
         check("über ```json\n{\"ü\": \"€\"}", Some(json!({"ü": "€"})));
+        check("As noted [1]: {\"a\": 1} (see [docs]).", Some(json!({"a": 1})));
+        check("first {\"a\": 0} then {\"a\": 1}", Some(json!({"a": 1})));
+        check("3 things: {\"a\": 1}", Some(json!({"a": 1})));
+        check(
+            "Set {x}.\n```json\n{\"a\": \"use ```x``` here\"}\n```\n",
+            Some(json!({"a": "use ```x``` here"})),
+        );
+        check("```json\n{\"a\": 1}\n```\nRun it:\n```sh\nmake {all}\n```\n", Some(json!({"a": 1})));
+        check("[{\"a\": 1}]", None);
+        check("It is [{\"a\": 1}].", None);
+    }
+
+    #[test]
+    fn what_stands_in_a_string_is_not_the_answer() {
+        let findings = r#"[{"t": "return ```[]``` here"}]"#;
+        assert_eq!(extract::<Vec<Value>>(findings).unwrap(), [json!({"t": "return ```[]``` here"})]);
+        assert_eq!(extract::<Value>(r#""see [1] there""#).unwrap(), json!("see [1] there"));
+        assert_eq!(extract::<String>("```json\n\"yes\"\n```").unwrap(), "yes");
     }
 
     #[test]
@@ -113,7 +178,11 @@ mod tests {
             #[serde(rename = "n")]
             _n: u32,
         }
-        let error = extract::<Shape>("see {x}\n```json\n{\"n\": \"one\"}\n```").unwrap_err();
-        assert!(error.to_string().contains("invalid type: string \"one\""), "{error}");
+        for answer in
+            ["see {x}\n```json\n{\"n\": \"one\"}\n```", "```json\n{\"n\": \"one\"}\n```\n```sh\nls\n```"]
+        {
+            let error = extract::<Shape>(answer).unwrap_err();
+            assert!(error.to_string().contains("invalid type: string \"one\""), "{error}");
+        }
     }
 }

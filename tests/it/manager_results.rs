@@ -6,7 +6,7 @@ use futures_util::StreamExt;
 use opencode_conductor::{
     AbortReport, Allowed, AttachmentError, ChangeKind, Completion, ConversationManager, Failure, IdleOutcome,
     JsonAnswerError, Limit, PromptError, PromptExecutionResult, PromptInput, SessionConversationState,
-    SessionError, TokenUsage, Update, WaitOptions, message_signature,
+    SessionError, TokenUsage, Update, WaitOptions, WhenBusy, message_signature,
     test_util::{Fault, Flavour, Route, Script, ScriptedTool, Step},
 };
 use serde_json::{Value, json};
@@ -394,12 +394,73 @@ async fn json_that_cannot_be_had_says_why() {
     let stage = Stage::new().await;
     let failing = PromptInput::new(stage.session.clone(), Script::new([Step::error(400)]).prompt("x"));
     let error = soon(stage.manager.prompt(failing).json::<Verdict>(&schema(), 3)).await.unwrap_err();
-    let JsonAnswerError::Turn(failed) = &error else { panic!("{error:?}") };
+    let JsonAnswerError::Turn { source: failed, .. } = &error else { panic!("{error:?}") };
     assert!(matches!(failed.result.completion, Completion::Failed(_)));
     assert_eq!(stage.prompts_run().len(), 1, "a turn that failed is not asked again");
     let invalid = stage.manager.prompt(PromptInput::new(stage.session.clone(), " "));
     let error = soon(invalid.json::<Verdict>(&schema(), 3)).await.unwrap_err();
-    assert!(matches!(error, JsonAnswerError::Prompt(PromptError::Invalid(_))), "{error:?}");
+    assert!(matches!(error, JsonAnswerError::Prompt { source: PromptError::Invalid(_), .. }), "{error:?}");
+}
+
+/// The id that a caller chooses is that of one message, and what is wrong with its answer is said in another.
+#[tokio::test]
+async fn json_is_asked_for_again_also_under_an_id_of_ones_own() {
+    let stage = Stage::new().await;
+    answers(&stage, &["hm", r#"{"ok": true, "reason": "tests pass"}"#]);
+    let input = PromptInput::new(stage.session.clone(), "is it fine?").message_id("msg_mine");
+    let answer = soon(stage.manager.prompt(input).json::<Verdict>(&schema(), 2)).await.unwrap();
+    assert_eq!((answer.attempts, stage.prompts_run().len()), (2, 2));
+    assert_eq!(stage.prompts_run()[0], "msg_mine");
+    assert_eq!(answer.usage.tokens.input, 2 * answer.result.usage.tokens.input);
+}
+
+#[tokio::test]
+async fn no_prompt_comes_between_an_answer_and_what_is_wrong_with_it() {
+    for when_busy in [WhenBusy::Queue, WhenBusy::Refuse] {
+        let stage = Stage::new().await;
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&asked);
+        stage.fake.on_prompt(move |prompt| {
+            let mut asked = log.lock().unwrap();
+            asked.push(prompt.text.contains("another"));
+            match asked.len() {
+                1 => Script::new([Step::text("hm").gate_before("gate")]),
+                2 => texts(r#"{"ok": true, "reason": "tests pass"}"#),
+                _ => texts("the other's"),
+            }
+        });
+        let input = PromptInput::new(stage.session.clone(), "is it fine?").when_busy(when_busy);
+        let schema = schema();
+        let (answer, other) = soon(async {
+            tokio::join!(stage.manager.prompt(input).json::<Verdict>(&schema, 2), async {
+                stage.fake.wait_at("gate").await;
+                let other = stage.manager.prompt(PromptInput::new(stage.session.clone(), "another")).start();
+                stage.fake.open_gate("gate");
+                other.await
+            })
+        })
+        .await;
+        assert!(answer.unwrap().value.ok);
+        assert_eq!(other.unwrap().answer().as_deref(), Some("the other's"));
+        assert_eq!(*asked.lock().unwrap(), [false, false, true]);
+        assert!(!stage.manager.is_running(&stage.session));
+    }
+}
+
+/// Whoever counts what tasks cost must not lose an attempt because a later one failed.
+#[tokio::test]
+async fn what_json_cost_is_told_however_it_ends() {
+    let stage = Stage::new().await;
+    let asked = Mutex::new(0);
+    stage.fake.on_prompt(move |_| {
+        let mut asked = asked.lock().unwrap();
+        *asked += 1;
+        Script::new([if *asked == 1 { Step::text("hm").cost(2.0) } else { Step::error(400) }])
+    });
+    let prompt = stage.manager.prompt(PromptInput::new(stage.session.clone(), "is it fine?"));
+    let error = soon(prompt.json::<Verdict>(&schema(), 3)).await.unwrap_err();
+    assert!(matches!(&error, JsonAnswerError::Turn { attempts: 2, .. }), "{error:?}");
+    assert!((error.usage().cost - 2.0).abs() < 1e-9, "{error:?}");
 }
 
 #[tokio::test]
