@@ -411,7 +411,7 @@ impl ConversationManager {
     }
 
     /// Gives up all waiting, joins all tasks and closes all connections. The agent's runs go on, but for prompts with
-    /// [`abort_on_drop`](PromptInput::abort_on_drop).
+    /// [`abort_on_drop`](PromptInput::abort_on_drop), and so do other managers of the same client.
     ///
     /// With a store the turns stay open there, and their prompts end as [`Completion::GivenUp`](crate::Completion::GivenUp) or
     /// [`PromptError::ShutDown`]: another process goes on with them ([`restore`](Self::restore)) without waiting for this one to end.

@@ -54,14 +54,16 @@ pub(super) struct Shared {
 }
 
 impl OpenCode {
-    /// The server that `client` talks to.
+    /// The server that `client` talks to. Its events have connections of their own, which end with [`Agent::shutdown`] and leave those of `client` alone:
+    /// others may use it as well.
     pub fn new(client: OpenCodeClient) -> Self {
+        let client = client.with_own_feeds();
         let (mint, models, reads) = (Mint::default(), DefaultModels::default(), AllReads::default());
         let shared = Shared { client, mint, models, reads };
         Self { shared: Arc::new(shared) }
     }
 
-    /// The client underneath.
+    /// The client underneath: to the same server, with the subscriptions of this agent.
     pub fn client(&self) -> &OpenCodeClient {
         &self.shared.client
     }

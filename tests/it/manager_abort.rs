@@ -2,7 +2,8 @@
 
 use futures_util::future::join_all;
 use opencode_conductor::{
-    Completion, ConversationManager, CreateTaskSession, Delivery, PromptError, SessionError,
+    Completion, ConversationManager, CreateTaskSession, Delivery, PromptError, PromptInput, SessionError,
+    SessionId,
     test_util::{FakeOpenCode, Fault, Flavour, Moment, ProviderError, Route, Script, Step},
 };
 
@@ -12,7 +13,8 @@ use super::{
         secrets::{self, PASSWORD},
         soon,
         stage::{
-            Stage, WORKTREE, bash, create, feed, gated_text, gated_tool, ms, quick, task, texts, waits, with,
+            Stage, WORKTREE, bash, client, create, feed, gated_text, gated_tool, ms, quick, task, texts,
+            waits, with,
         },
     },
 };
@@ -316,7 +318,7 @@ async fn shutdown_gives_up_all_waiting_and_leaves_the_runs_alone() {
     }
     assert_eq!(stage.requests(Route::Abort), 0);
     soon(stage.fake.wait_for(|log| log.open_streams == 0)).await;
-    let late = stage.manager.prompt(opencode_conductor::PromptInput::new(other, "late"));
+    let late = stage.manager.prompt(PromptInput::new(other, "late"));
     let error = soon(late.into_future()).await.unwrap_err();
     assert!(matches!(error, PromptError::ShutDown { delivery: Delivery::NotSent, .. }), "{error:?}");
     let request = CreateTaskSession::new("project", "late", "/project", WORKTREE);
@@ -331,6 +333,28 @@ async fn shutdown_gives_up_all_waiting_and_leaves_the_runs_alone() {
     stage.fake.open_gate("gate");
     let next = soon(fresh.prompt(stage.input(&texts("next"))).into_future()).await.unwrap();
     assert_eq!(next.completion, Completion::Settled);
+}
+
+/// Tasks that share a server each have a manager, and end at different times.
+#[tokio::test]
+async fn shutdown_leaves_other_managers_of_the_same_client_alone() {
+    let stage = Stage::new().await;
+    let client = client(&stage.fake);
+    let [one, other] = [(); 2].map(|()| ConversationManager::builder(client.clone()).build());
+    let (session, others) = (create(&one, "one").await, create(&other, "two").await);
+    let prompt = |session: &SessionId, script: Script| PromptInput::new(session.clone(), script.prompt("go"));
+    let running = other.prompt(prompt(&others, gated_text("gate", "one two three"))).start();
+    soon(one.prompt(prompt(&session, texts("done"))).into_future()).await.unwrap();
+    soon(stage.fake.wait_at("gate")).await;
+    soon(one.shutdown()).await;
+    stage.fake.open_gate("gate");
+    assert_eq!(soon(running).await.unwrap().completion, Completion::Settled);
+    let next = soon(other.prompt(prompt(&others, texts("next"))).into_future()).await.unwrap();
+    assert_eq!(next.answer().as_deref(), Some("next"));
+    // And a new one can be made.
+    let third = ConversationManager::builder(client).build();
+    let result = soon(third.prompt(prompt(&session, texts("third"))).into_future()).await.unwrap();
+    assert_eq!(result.completion, Completion::Settled);
 }
 
 #[tokio::test]

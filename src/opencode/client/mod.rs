@@ -107,6 +107,13 @@ impl OpenCodeClient {
         Self { shared: Arc::new(Shared { http: Arc::new(http), feeds, shares_files }) }
     }
 
+    /// The same server, with subscriptions that end apart from those of this client.
+    pub(crate) fn with_own_feeds(&self) -> Self {
+        let Shared { http, feeds, shares_files } = &*self.shared;
+        let shared = Shared { http: Arc::clone(http), feeds: feeds.another(), shares_files: *shares_files };
+        Self { shared: Arc::new(shared) }
+    }
+
     /// Whether the server sees the same files as this program.
     pub(crate) fn shares_files(&self) -> bool {
         self.shared.shares_files

@@ -289,6 +289,11 @@ impl Feeds {
         }))
     }
 
+    /// Feeds with the same options and counters, of which none is open.
+    pub(crate) fn another(&self) -> Self {
+        Self::new(self.0.options.clone(), Arc::clone(&self.0.counters))
+    }
+
     /// Adds a subscriber to a directory's feed, which is opened from `source` if it is not open.
     fn subscribe<S: EventSource>(
         &self,
