@@ -149,6 +149,10 @@ impl ConversationManager {
 
     /// What the turn of a prompt did to files, with patches.
     ///
+    /// `OpenCode` compares the files of the session's project before and after the turn, so that what others changed meanwhile is in it too. It knows
+    /// nothing, and the list is empty, where there is no git repository or its configuration says `"snapshot": false`. A file that was changed before and
+    /// after a long history was summarised is in the list twice. After a turn that was cut off the changes may take the server a second, and are waited for.
+    ///
     /// # Errors
     /// If the session cannot be found, or the agent cannot be asked, or does not know: not every agent does.
     ///

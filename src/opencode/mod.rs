@@ -24,6 +24,8 @@ mod check;
 #[cfg(feature = "client")]
 pub(crate) mod client;
 #[cfg(feature = "client")]
+mod diff;
+#[cfg(feature = "client")]
 mod driver;
 #[cfg(feature = "test-util")]
 pub(crate) mod fake;

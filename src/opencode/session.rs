@@ -12,6 +12,7 @@ use super::{
     abort::abort_tree,
     agent::Shared,
     client::{ApiError, DirectoryClient, MessagePage},
+    diff,
     driver::{Driven, Driver, Events, Prompt},
     mirror::{Observed, SessionTree, Snapshot},
     outcome,
@@ -292,7 +293,7 @@ impl OpenCodeSession {
         })
     }
 
-    async fn load(&self) -> Result<(), ApiError> {
+    pub(super) async fn load(&self) -> Result<(), ApiError> {
         let api = self.api();
         let n_turns = self.live().n_turns;
         let status = api.session_status().await?;
@@ -372,10 +373,7 @@ impl OpenSession for OpenCodeSession {
     }
 
     fn diff<'a>(&'a self, prompt: &'a MessageId) -> BoxFuture<'a, Result<Vec<FileChange>, AgentError>> {
-        Box::pin(async move {
-            let changed = self.api().diff(&self.id, prompt).await?;
-            Ok(changed.items.into_iter().map(outcome::file_change).collect())
-        })
+        Box::pin(async move { Ok(diff::changes(self, prompt).await?) })
     }
 
     fn transcript(&self) -> BoxFuture<'_, Result<Option<CombinedTranscript>, AgentError>> {

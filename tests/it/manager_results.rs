@@ -1,18 +1,21 @@
 //! What a prompt brings back, and what its caller sees meanwhile.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use futures_util::StreamExt;
 use opencode_conductor::{
     AbortReport, Allowed, AttachmentError, ChangeKind, Completion, ConversationManager, Failure, IdleOutcome,
     JsonAnswerError, Limit, PromptError, PromptExecutionResult, PromptInput, SessionConversationState,
     SessionError, TokenUsage, Update, WaitOptions, WhenBusy, message_signature,
-    test_util::{Fault, Flavour, Route, Script, ScriptedTool, Step},
+    test_util::{Fault, Flavour, ProviderError, Route, Script, ScriptedTool, Step},
 };
 use serde_json::{Value, json};
 
 use super::support::{
-    soon,
+    secrets, soon,
     stage::{Stage, WORKTREE, bash, bash_tool, gated_text, gated_tool, ms, quick, task, texts, waits, with},
 };
 
@@ -552,6 +555,39 @@ async fn a_turn_tells_which_files_it_changed() {
     stage.manager.forget(&stage.session);
     drop(stage.manager);
     assert!(matches!(result.diff().await, Err(SessionError::Unknown { .. })), "the manager is gone");
+}
+
+/// The server then keeps the changes with a message of its own, which repeats the prompt.
+#[tokio::test]
+async fn a_turn_that_was_compacted_tells_all_that_it_changed() {
+    let stage = Stage::new().await;
+    let write = |name: &str| {
+        let args = json!({"filePath": format!("/project/worktree/{name}"), "content": "one\n"});
+        Step::tool(ScriptedTool::new("write", args))
+    };
+    stage.ask(&texts("before")).await.unwrap();
+    let overflow = json!({"error": {"message": "prompt is too long: maximum context length"}});
+    let overflow = with(ProviderError::default(), |it| (it.status, it.body) = (400, Some(overflow)));
+    let failing = Script::new([with(Step::default(), |it| it.error = Some(overflow))]);
+    let writes = Script::new([write("a.txt"), Step::text("done")]);
+    let asked = AtomicUsize::new(0);
+    stage.fake.on_prompt(move |_| match asked.fetch_add(1, Ordering::SeqCst) {
+        0 => failing.clone(),
+        _ => writes.clone(),
+    });
+    let result = stage.send(PromptInput::new(stage.session.clone(), "a long story")).await.unwrap();
+    let n_asked = result.messages.opencode().iter().filter(|it| it.info.as_assistant().is_none()).count();
+    assert_eq!(n_asked, 2, "the summary, and the prompt again");
+    let next = stage.ask(&Script::new([write("b.txt"), Step::text("done")])).await.unwrap();
+    for (result, path) in [(&result, "a.txt"), (&next, "b.txt")] {
+        let changes = result.diff().await.unwrap();
+        assert_eq!(changes.iter().map(|change| change.path.as_str()).collect::<Vec<_>>(), [path]);
+    }
+    // A manager that has not seen the turn finds its messages first.
+    let fresh = secrets::connect(&stage.fake.url());
+    let submission = &result.submission;
+    let changes = soon(fresh.diff(&submission.session_id, &submission.message_id)).await.unwrap();
+    assert_eq!(changes, result.diff().await.unwrap());
 }
 
 #[tokio::test]
