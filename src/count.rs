@@ -12,7 +12,8 @@ macro_rules! counters {
     ) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-        #[serde(rename_all = "camelCase")]
+        // What an earlier version did not count is 0.
+        #[serde(rename_all = "camelCase", default)]
         #[non_exhaustive]
         pub struct $statistics {
             $($(#[$doc])* pub $name: u64,)*

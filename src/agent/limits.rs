@@ -200,7 +200,9 @@ mod millis {
     use serde::{Deserialize, Deserializer, Serializer};
 
     pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u64(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+        // Rounded up: no limit becomes none.
+        let millis = duration.as_nanos().div_ceil(1_000_000);
+        serializer.serialize_u64(u64::try_from(millis).unwrap_or(u64::MAX))
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
@@ -249,6 +251,9 @@ mod tests {
         assert_eq!(serde_json::from_value::<WaitOptions>(written).unwrap(), options);
         let read: WaitOptions = serde_json::from_value(json!({"maxSteps": 3})).unwrap();
         assert_eq!(read, WaitOptions::default().max_steps(3));
+        let short =
+            serde_json::to_value(WaitOptions::default().idle_timeout(Duration::from_micros(10))).unwrap();
+        assert_eq!(short["idleTimeout"], 1, "0 would be refused");
     }
 
     #[test]

@@ -52,7 +52,7 @@ counters! {
 
 /// What a manager did since it was made, and what it is doing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 #[non_exhaustive]
 pub struct ManagerStatistics {
     /// How its prompts ended, and what that took.
@@ -151,5 +151,19 @@ impl Drop for Running<'_> {
         self.turns.millis.add(usize::try_from(took.as_millis()).unwrap_or(usize::MAX));
         #[cfg(feature = "metrics")]
         metrics::histogram!("opencode_turn_seconds").record(took);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn statistics_of_an_earlier_version_are_read() {
+        let read: ManagerStatistics = serde_json::from_value(json!({"turns": {"settled": 2}})).unwrap();
+        let turns = TurnStatistics { settled: 2, ..TurnStatistics::default() };
+        assert_eq!(read, ManagerStatistics { turns, ..ManagerStatistics::default() });
     }
 }
