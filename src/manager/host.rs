@@ -2,7 +2,7 @@
 
 use std::{
     any::Any,
-    collections::HashMap,
+    collections::BTreeMap,
     error::Error,
     future, mem,
     sync::{
@@ -52,7 +52,7 @@ pub(super) struct TurnState<'a> {
     refused: Arc<Mutex<Refused>>,
     submissions: AtomicUsize,
     /// Ends the wait for a decision that is not needed any more.
-    waiting: Mutex<HashMap<RequestId, AbortHandle>>,
+    waiting: Mutex<BTreeMap<RequestId, AbortHandle>>,
 }
 
 /// What the agent asked for and did not get.
@@ -157,7 +157,7 @@ impl<'a> TurnState<'a> {
         mem::take(&mut *lock(&self.refused))
     }
 
-    fn waiting(&self) -> MutexGuard<'_, HashMap<RequestId, AbortHandle>> {
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<RequestId, AbortHandle>> {
         lock(&self.waiting)
     }
 
@@ -185,7 +185,12 @@ impl<'a> TurnState<'a> {
 }
 
 impl Drop for TurnState<'_> {
+    /// What the agent asked and was not answered needs no answer from here any more.
     fn drop(&mut self) {
+        for (request, stop_waiting) in mem::take(&mut *self.waiting()) {
+            stop_waiting.abort();
+            self.session.conversation.tell(&Update::RequestClosed(request));
+        }
         if let Some(turn) = mem::take(&mut *self.recorded()).turn {
             self.inner.in_flight().remove(&turn_key(&turn));
         }

@@ -122,7 +122,8 @@ impl ConversationManager {
     /// instead ([`Update::Missed`](super::Update::Missed)). The updates end when the session is forgotten.
     ///
     /// # Errors
-    /// If the manager does not know the session.
+    /// If the manager has not opened the session. One that an earlier process knew is opened by its next prompt, and by
+    /// [`load_conversation`](Self::load_conversation).
     ///
     /// # Examples
     /// ```no_run
@@ -182,7 +183,8 @@ impl ConversationManager {
     /// Not kept in a store: another process has to set it again.
     ///
     /// # Errors
-    /// If the manager does not know the session.
+    /// If the manager has not opened the session. One that an earlier process knew is opened by its next prompt, and by
+    /// [`load_conversation`](Self::load_conversation).
     ///
     /// # Examples
     /// ```no_run
@@ -201,7 +203,8 @@ impl ConversationManager {
     /// As [`Self::set_permissions`], for the questions of the model.
     ///
     /// # Errors
-    /// If the manager does not know the session.
+    /// If the manager has not opened the session. One that an earlier process knew is opened by its next prompt, and by
+    /// [`load_conversation`](Self::load_conversation).
     pub fn set_questions(&self, session: &SessionId, policy: QuestionPolicy) -> Result<(), SessionError> {
         self.inner.known(session)?.change_policies(|own| own.questions = Some(policy));
         Ok(())

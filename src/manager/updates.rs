@@ -40,7 +40,7 @@ pub enum Update {
     Status(AgentStatus),
     /// A tool needs permission, or the model has a question; the policy answers.
     Asked(Box<Ask>),
-    /// A request needs no answer any more: the policy gave one, another client did, or an "always" for another covers it.
+    /// A request needs no answer any more: the policy gave one, another client did, an "always" for another covers it, or the turn is over.
     RequestClosed(RequestId),
     /// The event stream is down; the session is polled meanwhile.
     StreamLost,

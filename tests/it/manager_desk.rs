@@ -6,6 +6,7 @@ use futures_util::StreamExt;
 use opencode_conductor::{
     AnswerError, ApprovalDesk, Ask, Completion, ConversationManager, Decision, ManagerBuilder, MemoryStore,
     Method, PermissionPolicy, PromptExecutionResult, PromptInput, QuestionPolicy, RawRequest, RestoredTurn,
+    Update,
     test_util::{FakeOpenCode, Script, ScriptedTool, Step},
 };
 use serde_json::json;
@@ -100,9 +101,19 @@ async fn what_is_answered_elsewhere_or_aborted_leaves_the_desk() {
 
     let running = stage.start(&asks_then_says(asking_tool("touch y"), "done"));
     with_pending(&desk, 1).await;
+    let request = desk.pending()[0].id.clone();
+    let (_, mut updates) = stage.manager.watch(&stage.session).unwrap();
     soon(stage.manager.abort(&stage.session)).await.unwrap();
     assert_eq!(soon(running).await.unwrap().completion, Completion::Aborted);
     with_pending(&desk, 0).await;
+    // Who shows requests elsewhere is told as well.
+    loop {
+        match soon(updates.next()).await {
+            Some(Update::RequestClosed(closed)) => break assert_eq!(closed, request),
+            Some(_) => {}
+            None => panic!("the updates ended"),
+        }
+    }
 }
 
 #[tokio::test]
