@@ -98,11 +98,10 @@ impl TurnWriter {
                 return Err(StoreError::new("recording a phase", StoreErrorKind::Taken));
             }
         }
-        let session = &record.prompt.session_id;
         let Err(error) = self.recording.wait(self.recording.store.put_turn(&record)).await else {
             return Ok(());
         };
-        warn!(%session, phase = ?record.phase, %error, "the phase could not be recorded");
+        warn!(phase = ?record.phase, %error, "the phase could not be recorded");
         if error.is_refusal() {
             *self.state() = State::Refused;
             return Err(error);

@@ -295,7 +295,7 @@ impl Run<'_> {
                 if let Some(task) = task
                     && let Err(error) = self.inner.registry().assign(task, &session)
                 {
-                    warn!(%task, session = %session.id, %error, "the turn is not that of its task any more");
+                    warn!(%error, "the turn is not that of its task any more");
                 }
                 Ok(session)
             }
@@ -352,7 +352,7 @@ impl Run<'_> {
         match recording.wait(recording.store.claim_turn(session, message)).await {
             // The agent is asked before anything is sent.
             Err(error) if recording.goes_on(&error) => {
-                warn!(%session, %error, "what is recorded of a turn could not be read");
+                warn!(%error, "what is recorded of a turn could not be read");
                 Ok(None)
             }
             claimed => claimed.map_err(|source| {
@@ -367,7 +367,7 @@ impl Run<'_> {
         if let Some(recording) = self.inner.options.recording()
             && let Err(error) = recording.wait(recording.store.put_turn(record)).await
         {
-            warn!(session = %record.prompt.session_id, %error, "the end of a turn could not be recorded");
+            warn!(%error, "the end of a turn could not be recorded");
         }
     }
 
