@@ -6,38 +6,27 @@
 //! switched off, and the caller's own configuration is left out when only something is looked at.
 //!
 //! Removing a worktree is final for whatever is nowhere else: changed and new files, ignored ones, commits of a detached `HEAD` that no branch
-//! has. [`Worktree::remove`] refuses while there is any of it.
+//! has. [`Worktree::remove`] refuses while there is any of it. Where a worktree is, the repository says, and nothing that is in it.
 //!
-//! Entry point: [`Worktrees`]. Needs the `git` executable.
+//! Entry point: [`Worktrees`]. Needs the `git` executable, 2.36 or later. A call of it that takes longer than five minutes, or an hour for a
+//! checkout, is ended and fails.
 
 use std::{
-    collections::BTreeSet,
+    ffi::OsString,
     fs, io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
+mod entries;
 mod git;
+mod look;
 
 pub use git::GitError;
+pub use look::Work;
 
+use entries::{START, changes, listed, registered_path};
 use git::Git;
-use tokio::sync::Semaphore;
-
-/// One change at a time to a repository's list of worktrees: git fails when it finds an entry that is half made. One for all
-/// repositories, since a change is short.
-static CHANGES: Semaphore = Semaphore::const_new(1);
-/// Where a worktree's git directory keeps the commit that it was made of.
-const START: &str = "conductor-start";
-/// What git leaves in a worktree's directory while something is under way that has no other place.
-const UNDER_WAY: [&str; 7] = [
-    "MERGE_HEAD",
-    "CHERRY_PICK_HEAD",
-    "REVERT_HEAD",
-    "BISECT_LOG",
-    "rebase-merge",
-    "rebase-apply",
-    "sequencer",
-];
 
 /// The worktrees of one repository that were made here.
 ///
@@ -59,8 +48,10 @@ const UNDER_WAY: [&str; 7] = [
 /// ```
 #[derive(Debug, Clone)]
 pub struct Worktrees {
-    /// The directory that all worktrees share.
+    /// The git directory of the directory that was named: its `HEAD` is what worktrees are made of.
     git_dir: PathBuf,
+    /// The directory that all worktrees share.
+    common_dir: PathBuf,
 }
 
 /// A worktree, and where git keeps what belongs to it.
@@ -70,27 +61,6 @@ pub struct Worktree {
     git_dir: PathBuf,
     common_dir: PathBuf,
     start: String,
-}
-
-/// What is in a worktree and nowhere else.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Work {
-    /// Changed, new, deleted and staged files; nested repositories; files that git was told not to look at. As git spells them.
-    pub files: Vec<String>,
-    /// Files that `.gitignore` leaves out. Directories of nothing else are named once.
-    pub ignored: Vec<String>,
-    /// Commits that were made here, or checked out here, and that no branch, tag or other reference has.
-    pub commits: Vec<String>,
-    /// A merge, rebase or the like is under way.
-    pub is_under_way: bool,
-}
-
-impl Work {
-    /// Whether there is nothing, not even ignored files.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 /// What becomes of ignored files when a worktree is removed.
@@ -130,10 +100,7 @@ pub enum WorktreeError {
         source: io::Error,
     },
     /// There is work in it that would be lost.
-    #[error(
-        "{} holds work: {} files, {} ignored, {} commits",
-        path.display(), work.files.len(), work.ignored.len(), work.commits.len()
-    )]
+    #[error("{} holds work: {work}", path.display())]
     #[non_exhaustive]
     HasWork {
         /// The directory of the worktree.
@@ -141,73 +108,114 @@ pub enum WorktreeError {
         /// What would be lost.
         work: Box<Work>,
     },
+    /// Git was told not to remove it, with `git worktree lock`.
+    #[error("{} is locked: {reason}", path.display())]
+    #[non_exhaustive]
+    Locked {
+        /// The directory of the worktree.
+        path: PathBuf,
+        /// What was said when it was locked; may be empty.
+        reason: String,
+    },
+    /// Something is there, but the repository does not know it as this worktree any more.
+    #[error("{} is not registered as a worktree", path.display())]
+    #[non_exhaustive]
+    NotRegistered {
+        /// The directory of the worktree.
+        path: PathBuf,
+    },
 }
 
 impl Worktrees {
     /// The worktrees of the repository that `directory` belongs to.
     ///
+    /// Git is asked there, so it must be a directory that no agent writes to.
+    ///
     /// # Errors
     /// If it belongs to none, or git cannot be run.
     pub async fn of(directory: impl AsRef<Path>) -> Result<Self, WorktreeError> {
         let git = Git::found_from(directory.as_ref());
-        let said = git.run(["rev-parse", "--path-format=absolute", "--git-common-dir"]).await;
-        let said = said.map_err(|source| WorktreeError::Git { what: "find the repository", source })?;
-        Ok(Self { git_dir: PathBuf::from(said.trim_end_matches('\n')) })
+        let failed = |source| WorktreeError::Git { what: "find the repository", source };
+        let git_dir = git.bytes(["rev-parse", "--absolute-git-dir"]).await.map_err(failed)?;
+        let common_dir = ["rev-parse", "--path-format=absolute", "--git-common-dir"];
+        let common_dir = git.bytes(common_dir).await.map_err(failed)?;
+        Ok(Self { git_dir: git::path_line(&git_dir), common_dir: git::path_line(&common_dir) })
     }
 
-    /// Makes a worktree of the repository's current commit, on no branch.
+    /// Makes a worktree of the current commit of the directory that these [were found by](Self::of), on no branch.
     ///
     /// # Errors
     /// If there is no commit, or something is at `path` already.
     ///
     /// # Cancel safety
-    /// A worktree that was begun may be left behind.
+    /// A worktree that was begun may be left behind. It is not [listed](Self::list); `git worktree remove --force` ends it.
     pub async fn make(&self, path: impl AsRef<Path>) -> Result<Worktree, WorktreeError> {
-        let failed = |source| WorktreeError::Git { what: "make a worktree", source };
-        let path = path.as_ref();
-        let absolute = std::path::absolute(path).map_err(io_error("make", path))?;
-        let git = Git::of(&self.git_dir);
-        let start = git.run(["rev-parse", "--verify", "HEAD^{commit}"]).await.map_err(failed)?;
-        let start = start.trim().to_owned();
-        let at = absolute.as_os_str();
-        let change = CHANGES.acquire().await;
-        git.run(["worktree".as_ref(), "add".as_ref(), "--detach".as_ref(), at, start.as_ref()])
-            .await
-            .map_err(failed)?;
-        drop(change);
-        // No agent has written to it yet, so that it may still be asked for its directory.
-        let path = absolute.canonicalize().map_err(io_error("find", &absolute))?;
-        let git_dir =
-            Git::found_from(&path).run(["rev-parse", "--absolute-git-dir"]).await.map_err(failed)?;
-        let git_dir = PathBuf::from(git_dir.trim_end_matches('\n'));
-        let note = git_dir.join(START);
-        fs::write(&note, &start).map_err(io_error("write", &note))?;
-        Ok(Worktree { path, git_dir, common_dir: self.git_dir.clone(), start })
+        self.make_at(path, "HEAD").await
     }
 
-    /// The worktrees that were made here and not removed, by an earlier process too.
+    /// Makes a worktree of a commit, on no branch. A branch, a tag or whatever else git takes for one commit names it.
+    ///
+    /// The checkout runs the filters that you have configured (Git LFS is one), and loads what a partial clone lacks. If one of your filters is a
+    /// program inside of the repository, it is the one of this commit that runs.
+    ///
+    /// # Errors
+    /// If there is no such commit, or something is at `path` already.
+    ///
+    /// # Cancel safety
+    /// As of [`Self::make`].
+    pub async fn make_at(&self, path: impl AsRef<Path>, revision: &str) -> Result<Worktree, WorktreeError> {
+        let failed = |source| WorktreeError::Git { what: "make a worktree", source };
+        let path = path.as_ref();
+        let path = std::path::absolute(path).map_err(io_error("make", path))?;
+        let commit = format!("{revision}^{{commit}}");
+        let start = ["rev-parse", "--verify", "--end-of-options", &commit];
+        let start = Git::of(&self.git_dir).run(start).await.map_err(failed)?.trim().to_owned();
+        let add = ["worktree", "add", "--detach", "--no-checkout"].map(AsRef::as_ref);
+        let add = add.into_iter().chain([path.as_os_str(), start.as_ref()]);
+        let changes = changes(&self.common_dir);
+        let change = changes.acquire().await;
+        Git::of(&self.common_dir).run(add).await.map_err(failed)?;
+        drop(change);
+        // No agent has written to it yet, so that it may still be asked for its directory.
+        let git_dir = Git::found_from(&path).bytes(["rev-parse", "--absolute-git-dir"]).await;
+        let git_dir = git::path_line(&git_dir.map_err(failed)?);
+        let path = registered_path(&git_dir).ok_or(WorktreeError::NotRegistered { path })?;
+        let worktree = Worktree { path, git_dir, common_dir: self.common_dir.clone(), start };
+        if let Err(error) = worktree.check_out().await {
+            // There is nothing in it but what git has written. Why it was not made says more than why it cannot be removed.
+            if worktree.remove_files().await.is_ok() {
+                drop(worktree.remove_entry().await);
+            }
+            return Err(error);
+        }
+        Ok(worktree)
+    }
+
+    /// The worktrees that were made here and not removed, by an earlier process too. One whose removal did not come to its end is among
+    /// them, so that it can be [removed](Worktree::remove) again.
     ///
     /// # Errors
     /// If the repository cannot be read.
-    pub fn list(&self) -> Result<Vec<Worktree>, WorktreeError> {
-        let place = self.git_dir.join("worktrees");
+    ///
+    /// # Cancel safety
+    /// Changes nothing.
+    pub async fn list(&self) -> Result<Vec<Worktree>, WorktreeError> {
+        let failed = |source| WorktreeError::Git { what: "list the worktrees", source };
+        let place = self.common_dir.join("worktrees");
         let entries = match fs::read_dir(&place) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(io_error("read", &place)(error)),
         };
+        let listed = listed(&self.common_dir).await.map_err(failed)?;
         let mut found = Vec::new();
         for entry in entries {
             let git_dir = entry.map_err(io_error("read", &place))?.path();
-            // Worktrees of other programs have no such note.
-            let (Ok(start), Ok(link)) =
-                (fs::read_to_string(git_dir.join(START)), fs::read_to_string(git_dir.join("gitdir")))
-            else {
-                continue;
-            };
-            if let Some(path) = Path::new(link.trim_end_matches('\n')).parent() {
-                let (path, common_dir) = (path.to_owned(), self.git_dir.clone());
-                found.push(Worktree { path, git_dir, common_dir, start });
+            let Ok(start) = fs::read_to_string(git_dir.join(START)) else { continue };
+            let path =
+                registered_path(&git_dir).filter(|path| listed.iter().any(|entry| entry.path == *path));
+            if let Some(path) = path {
+                found.push(Worktree { path, git_dir, common_dir: self.common_dir.clone(), start });
             }
         }
         found.sort_by(|one, other| one.path.cmp(&other.path));
@@ -226,60 +234,6 @@ impl Worktree {
         &self.start
     }
 
-    /// What is in it and nowhere else. Runs nothing that an agent could have put there.
-    ///
-    /// # Errors
-    /// If it cannot be looked at.
-    ///
-    /// # Cancel safety
-    /// Changes nothing.
-    pub async fn work(&self) -> Result<Work, WorktreeError> {
-        let failed = |source| WorktreeError::Git { what: "look at a worktree", source };
-        let git = Git::looking_at(&self.git_dir, &self.path).await.map_err(failed)?;
-        let flags =
-            ["--porcelain=v1", "-z", "--untracked-files=all", "--no-renames", "--ignore-submodules=all"];
-        let status = git.run(["status", "--ignored=traditional"].into_iter().chain(flags)).await;
-        let mut work = Work::default();
-        for entry in status.map_err(failed)?.split_terminator('\0') {
-            match entry.split_at_checked(3) {
-                Some(("!! ", name)) => work.ignored.push(name.to_owned()),
-                Some((_, name)) => work.files.push(name.to_owned()),
-                None => {}
-            }
-        }
-        let index = git.run(["ls-files", "-v", "--stage", "-z"]).await.map_err(failed)?;
-        work.files.extend(index.split_terminator('\0').filter_map(|entry| self.unlooked(entry)));
-        work.commits = self.commits(&git).await.map_err(failed)?;
-        work.is_under_way = UNDER_WAY.iter().any(|name| self.git_dir.join(name).exists());
-        Ok(work)
-    }
-
-    /// The name of an index entry that a status does not tell about: one that git was told to take for unchanged, or a submodule
-    /// with something in it, which is not looked into since it has a git directory of its own.
-    fn unlooked(&self, entry: &str) -> Option<String> {
-        let (head, name) = entry.split_once('\t')?;
-        let mut head = head.split(' ');
-        let (tag, mode) = (head.next()?, head.next()?);
-        let is_hidden = tag.starts_with(|tag: char| tag == 'S' || tag.is_ascii_lowercase());
-        let has_entries =
-            || fs::read_dir(self.path.join(name)).is_ok_and(|mut entries| entries.next().is_some());
-        (is_hidden || mode == "160000" && has_entries()).then(|| name.to_owned())
-    }
-
-    /// Commits that `HEAD` is or was at, with their ancestors, and that nothing else reaches.
-    async fn commits(&self, git: &Git) -> Result<Vec<String>, GitError> {
-        let mut tips = BTreeSet::from([git.run(["rev-parse", "HEAD"]).await?.trim().to_owned()]);
-        let reflog = fs::read_to_string(self.git_dir.join("logs/HEAD")).unwrap_or_default();
-        tips.extend(reflog.lines().filter_map(|line| Some(line.split(' ').nth(1)?.to_owned())));
-        let known = format!("^{}", self.start);
-        // From the shared directory: the references that are this worktree's own go with it.
-        let shared = Git::of(&self.common_dir);
-        let words = ["rev-list", "--ignore-missing", "--max-count=1000"].into_iter();
-        let words = words.chain(tips.iter().map(String::as_str)).chain([known.as_str()]);
-        let found = shared.run(words.chain(["--not", "--glob=refs/*", "HEAD", "--"])).await?;
-        Ok(found.lines().map(str::to_owned).collect())
-    }
-
     /// Keeps the commits that only this worktree has under a branch, which must not exist yet. Those that `HEAD` was at earlier, and
     /// does not reach any more, get the branch's name with a number.
     ///
@@ -287,14 +241,13 @@ impl Worktree {
     /// If there is such a branch, or git does not allow its name.
     pub async fn keep_commits(&self, branch: &str) -> Result<(), WorktreeError> {
         let failed = |source| WorktreeError::Git { what: "keep the commits of a worktree", source };
-        let git = Git::looking_at(&self.git_dir, &self.path).await.map_err(failed)?;
-        let shared = Git::of(&self.common_dir);
+        let (own, shared) = (Git::of(&self.git_dir), Git::of(&self.common_dir));
         let mut number = 1;
         loop {
-            let commits = self.commits(&git).await.map_err(failed)?;
+            let commits = self.commits().await.map_err(failed)?;
             // The list begins with a commit that no other of it has as an ancestor.
             let Some(newest) = commits.first() else { return Ok(()) };
-            let head = git.run(["rev-parse", "HEAD"]).await.map_err(failed)?;
+            let head = own.run(["rev-parse", "HEAD"]).await.map_err(failed)?;
             let is_head = commits.iter().any(|commit| commit == head.trim());
             let tip = if is_head { head.trim() } else { newest.as_str() };
             let name = if number == 1 { branch.to_owned() } else { format!("{branch}-{number}") };
@@ -303,33 +256,144 @@ impl Worktree {
         }
     }
 
-    /// Removes it, if that loses nothing.
+    /// Removes it, if that loses nothing. Nobody may be working in it meanwhile.
+    ///
+    /// Its directory is first renamed to a hidden one beside it, `.NAME.conductor-removed`. So whatever stops a removal, what is at the
+    /// worktree's own path is whole or gone, and a second call, by another process too, goes on. One that was removed already is no error.
     ///
     /// # Errors
-    /// [`WorktreeError::HasWork`] if there is work in it; nothing was removed then.
+    /// [`WorktreeError::HasWork`] if there is work in it, and [`WorktreeError::Locked`]; nothing was removed then. Should commits be made
+    /// while its files are being removed, those files are gone, which were in other commits, and the commits are kept.
     ///
     /// # Cancel safety
-    /// It may be removed in part: it held nothing that is not elsewhere.
+    /// It may be removed in part: it held nothing that is not elsewhere. Call it again to remove the rest.
     pub async fn remove(&self, ignored: IgnoredFiles) -> Result<(), WorktreeError> {
+        let failed = |source| WorktreeError::Git { what: "remove a worktree", source };
+        let listed = listed(&self.common_dir).await.map_err(failed)?;
+        let entry = listed.into_iter().find(|entry| entry.path == self.path);
+        // Its git directory may be another worktree's by now.
+        let Some(entry) = entry.filter(|entry| registered_path(&self.git_dir).as_ref() == Some(&entry.path))
+        else {
+            if is_there(&self.path)? {
+                return Err(WorktreeError::NotRegistered { path: self.path.clone() });
+            }
+            return remove_tree(self.aside()).await;
+        };
+        if let Some(reason) = entry.lock {
+            return Err(WorktreeError::Locked { path: self.path.clone(), reason });
+        }
+        // What an earlier call has left of it.
+        remove_tree(self.aside()).await?;
+        self.refuse_if_work(ignored).await?;
+        if is_there(&self.path)? {
+            self.remove_files().await?;
+            self.refuse_if_work(ignored).await?;
+        }
+        self.remove_entry().await
+    }
+
+    async fn refuse_if_work(&self, ignored: IgnoredFiles) -> Result<(), WorktreeError> {
         let mut work = self.work().await?;
         if ignored == IgnoredFiles::Discard {
             work.ignored.clear();
         }
-        if !work.is_empty() {
-            return Err(WorktreeError::HasWork { path: self.path.clone(), work: Box::new(work) });
+        if work.is_empty() {
+            return Ok(());
         }
-        // Not by git, which would look into it once more, by way of its `.git` file.
-        let path = self.path.clone();
-        let removed = tokio::task::spawn_blocking(move || fs::remove_dir_all(path)).await;
-        removed
-            .unwrap_or_else(|error| Err(io::Error::other(error)))
-            .map_err(io_error("remove", &self.path))?;
-        let _change = CHANGES.acquire().await;
-        fs::remove_dir_all(&self.git_dir).map_err(io_error("remove", &self.git_dir))
+        Err(WorktreeError::HasWork { path: self.path.clone(), work: Box::new(work) })
+    }
+
+    /// Where its directory is while it is being removed. A name for nothing else, so that what is there may go.
+    fn aside(&self) -> PathBuf {
+        let mut name = OsString::from(".");
+        name.push(self.path.file_name().unwrap_or_default());
+        name.push(".conductor-removed");
+        self.path.with_file_name(name)
+    }
+
+    /// Removes its directory. Not by git, which would look into it once more, by way of its `.git` file.
+    async fn remove_files(&self) -> Result<(), WorktreeError> {
+        let aside = self.aside();
+        rename(&self.path, &aside)?;
+        remove_tree(aside).await
+    }
+
+    /// Has git forget it, in one step: git fails when it finds an entry that is there in part.
+    async fn remove_entry(&self) -> Result<(), WorktreeError> {
+        let id = self.git_dir.file_name().unwrap_or_default().to_string_lossy();
+        let aside = self.common_dir.join(format!("conductor-removed-{id}"));
+        let changes = changes(&self.common_dir);
+        let _change = changes.acquire().await;
+        remove_tree(aside.clone()).await?;
+        rename(&self.git_dir, &aside)?;
+        remove_tree(aside).await
+    }
+
+    /// Writes its files, which nobody else has done yet.
+    async fn check_out(&self) -> Result<(), WorktreeError> {
+        let failed = |source| WorktreeError::Git { what: "check out a worktree", source };
+        let git = Git::checking_out(&self.git_dir, &self.path);
+        git.run(["reset", "--hard", "--quiet", "--no-recurse-submodules"]).await.map_err(failed)?;
+        let looking = Git::looking_at(&self.git_dir, &self.path).await.map_err(failed)?;
+        let changed = ["diff-files", "--name-only", "-z", "--ignore-submodules=all"];
+        let changed = looking.bytes(changed).await.map_err(failed)?;
+        // A look goes without the user's filters and settings, so that a file they have changed on its way is not what was committed. Git
+        // does not compare a file that is as old as it was when git last saw it, unless it was written in the same second as the index.
+        if !changed.is_empty() {
+            let root = self.path.clone();
+            let names = move || {
+                let mut names = changed.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+                names.try_for_each(|name| make_older(&root.join(git::path(name))))
+            };
+            blocking(names).await.map_err(io_error("set the times of files in", &self.path))?;
+            git.run(["update-index", "-q", "--refresh"]).await.map_err(failed)?;
+        }
+        let note = self.git_dir.join(START);
+        fs::write(&note, &self.start).map_err(io_error("write", &note))
     }
 }
 
-fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> WorktreeError {
+/// Lets a file be older than anything that is written from now on, in whole seconds, which is what git compares.
+fn make_older(path: &Path) -> io::Result<()> {
+    let found = fs::symlink_metadata(path)?;
+    if found.is_file() {
+        let before = found.modified()?.checked_sub(Duration::from_secs(2));
+        fs::File::open(path)?.set_modified(before.unwrap_or(std::time::UNIX_EPOCH))?;
+    }
+    Ok(())
+}
+
+/// Whether something is at a path.
+fn is_there(path: &Path) -> Result<bool, WorktreeError> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(io_error("find", path)(error)),
+    }
+}
+
+/// Renames what is at a path, if something is.
+fn rename(from: &Path, to: &Path) -> Result<(), WorktreeError> {
+    match fs::rename(from, to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("rename", from)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a directory with all that is in it, if it is there.
+async fn remove_tree(path: PathBuf) -> Result<(), WorktreeError> {
+    let failed = io_error("remove", &path);
+    match blocking(move || fs::remove_dir_all(path)).await {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
+        _ => Ok(()),
+    }
+}
+
+async fn blocking(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+}
+
+fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> WorktreeError + use<> {
     let path = path.to_owned();
     move |source| WorktreeError::Io { what, path, source }
 }
