@@ -22,7 +22,7 @@ pub(crate) struct Worktrees {
 }
 
 impl Worktrees {
-    /// Makes `count` worktrees of the repository's current commit.
+    /// Makes `count` worktrees of the repository's current commit, or none.
     pub(crate) async fn create(repository: Option<&Path>, count: usize) -> Result<Self, Failure> {
         let place = tempfile::Builder::new().prefix("fleet-").tempdir();
         let place = place.map_err(|error| Failure::because("cannot make a temporary directory", &error))?;
@@ -42,8 +42,13 @@ impl Worktrees {
         }
         let mut all = Vec::new();
         for index in 0..count {
-            let made = worktrees.make(place.path().join(format!("task-{:02}", index + 1))).await;
-            all.push(made.map_err(|error| Failure::usage(error_chain(&error)))?);
+            match worktrees.make(place.path().join(format!("task-{:02}", index + 1))).await {
+                Ok(made) => all.push(made),
+                Err(error) => {
+                    remove(&all, IgnoredFiles::Discard).await;
+                    return Err(Failure::usage(error_chain(&error)));
+                }
+            }
         }
         Ok(Self { place, repository, own_repository, all })
     }
@@ -69,19 +74,25 @@ impl Worktrees {
         if self.own_repository {
             return Vec::new();
         }
-        let mut kept = Vec::new();
-        for worktree in &self.all {
-            // What cannot be looked at may hold work, too.
-            if worktree.remove(ignored).await.is_err() {
-                kept.push(worktree.path().to_owned());
-            }
-        }
+        let kept = remove(&self.all, ignored).await;
         if !kept.is_empty() {
             // What is kept lies in it, so the directory must outlive the program.
             let _ = self.place.keep();
         }
         kept
     }
+}
+
+/// Removes worktrees; returns those that stay.
+async fn remove(worktrees: &[Worktree], ignored: IgnoredFiles) -> Vec<PathBuf> {
+    let mut kept = Vec::new();
+    for worktree in worktrees {
+        // What cannot be looked at may hold work, too.
+        if worktree.remove(ignored).await.is_err() {
+            kept.push(worktree.path().to_owned());
+        }
+    }
+    kept
 }
 
 async fn make_repository(place: &Path) -> Result<PathBuf, Failure> {
@@ -113,5 +124,24 @@ async fn git(directory: &Path, arguments: &[&str]) -> Result<String, String> {
     } else {
         let complaint = String::from_utf8_lossy(&output.stderr);
         Err(complaint.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn worktrees_that_cannot_all_be_made_leave_nothing_in_the_repository() {
+        let place = tempfile::tempdir().unwrap();
+        let repository = make_repository(place.path()).await.unwrap();
+        // It works once.
+        let filter = format!("mkdir {} && cat", place.path().join("made").display());
+        git(&repository, &["config", "filter.once.smudge", &filter]).await.unwrap();
+        git(&repository, &["config", "filter.once.required", "true"]).await.unwrap();
+        std::fs::write(repository.join(".git/info/attributes"), "README.md filter=once\n").unwrap();
+        assert!(Worktrees::create(Some(&repository), 2).await.is_err());
+        assert!(place.path().join("made").exists(), "the first could be made");
+        assert_eq!(git(&repository, &["worktree", "list"]).await.unwrap().lines().count(), 1);
     }
 }
