@@ -139,6 +139,11 @@ impl LaunchOptions {
         if self.config.as_ref().is_some_and(|config| !config.is_object()) {
             return invalid("config", "must be an object");
         }
+        let plugins = self.config.as_ref().and_then(|config| config.get("plugin"));
+        if plugins.is_some_and(|plugins| !plugins.is_array() && !plugins.is_null()) {
+            // The one that hides the password could not be added to them.
+            return invalid("config", "must have an array, or nothing, as `plugin`");
+        }
         Ok(())
     }
 
@@ -216,6 +221,8 @@ impl RestartPolicy {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[tokio::test]
@@ -247,6 +254,10 @@ mod tests {
             (LaunchOptions::new().directory("/no/such/directory"), "directory must exist"),
             (LaunchOptions::new().password(""), "password must not be empty or contain NUL"),
             (LaunchOptions::new().config(Value::Null), "config must be an object"),
+            (
+                LaunchOptions::new().config(json!({"plugin": "mine"})),
+                "config must have an array, or nothing, as `plugin`",
+            ),
         ];
         for (options, message) in rows {
             assert_eq!(options.check().unwrap_err().to_string(), message);

@@ -46,16 +46,21 @@ impl HidePassword {
         self.directory.join("hide-server-password.js")
     }
 
-    /// The configuration with the plugin in it. One that cannot be read is left as it is.
+    /// What is configured, else what the variable says, with the plugin in it. A variable that cannot be read is left as it is.
     pub(super) fn configure(&self, config: Option<&Value>, variable: Option<&OsStr>) -> Option<String> {
         let mut config = match (config, variable) {
-            (Some(config), _) => config.clone(),
-            (None, Some(text)) => serde_json::from_str(text.to_str()?).ok()?,
-            (None, None) => json!({}),
+            (Some(config), _) => Some(config.clone()),
+            (None, Some(text)) => parse(text),
+            (None, None) => Some(json!({})),
         };
-        let plugins = config.as_object_mut()?.entry("plugin").or_insert_with(|| json!([]));
-        plugins.as_array_mut()?.push(file_url(&self.file()).into());
-        Some(config.to_string())
+        let fields = config.as_mut().and_then(Value::as_object_mut);
+        let plugins = fields.map(|fields| fields.entry("plugin").or_insert(Value::Null));
+        match plugins {
+            Some(Value::Array(plugins)) => plugins.push(file_url(&self.file()).into()),
+            Some(none @ Value::Null) => *none = json!([file_url(&self.file())]),
+            _ => tracing::warn!("the plugin that hides the server's password cannot be added to {CONFIG}"),
+        }
+        Some(config?.to_string())
     }
 }
 
@@ -74,7 +79,7 @@ fn file_url(path: &Path) -> String {
 }
 
 /// Values that must not be quoted: the password, and whatever is called a key, token, secret or password in the environment or the
-/// configuration. Short values would hide half of what is said.
+/// configuration, line by line, as they are quoted. Short values would hide half of what is said.
 pub(super) fn unquotable<'a>(
     password: &Arc<str>,
     variables: impl IntoIterator<Item = (&'a OsString, &'a OsString)>,
@@ -82,34 +87,45 @@ pub(super) fn unquotable<'a>(
 ) -> Vec<Arc<str>> {
     let mut found = vec![Arc::clone(password)];
     for (name, value) in variables {
-        if let (Some(name), Some(value)) = (name.to_str(), value.to_str())
-            && is_secret(name, value)
+        if let (Some(name), Some(value)) = (name.to_str(), value.to_str()) {
+            add_secret(name, value, &mut found);
+        }
+        if name == CONFIG
+            && let Some(config) = parse(value)
         {
-            found.push(value.into());
+            add_secrets_in(&config, &mut found);
         }
     }
-    let mut open: Vec<&Value> = config.into_iter().collect();
-    while let Some(value) = open.pop() {
-        match value {
-            Value::Object(fields) => {
-                for (name, field) in fields {
-                    match field.as_str() {
-                        Some(text) if is_secret(name, text) => found.push(text.into()),
-                        _ => open.push(field),
-                    }
-                }
-            }
-            Value::Array(items) => open.extend(items),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-        }
+    if let Some(config) = config {
+        add_secrets_in(config, &mut found);
     }
     found
 }
 
-fn is_secret(name: &str, value: &str) -> bool {
+fn add_secrets_in(config: &Value, found: &mut Vec<Arc<str>>) {
+    match config {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                match field.as_str() {
+                    Some(text) => add_secret(name, text, found),
+                    None => add_secrets_in(field, found),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| add_secrets_in(item, found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn add_secret(name: &str, value: &str, found: &mut Vec<Arc<str>>) {
     let name = name.to_ascii_lowercase();
-    value.len() >= 8
-        && ["key", "token", "secret", "passw", "auth", "credential"].iter().any(|word| name.contains(word))
+    if ["key", "token", "secret", "passw", "auth", "credential"].iter().any(|word| name.contains(word)) {
+        found.extend(value.lines().map(str::trim).filter(|line| line.len() >= 8).map(Arc::from));
+    }
+}
+
+fn parse(variable: &OsStr) -> Option<Value> {
+    serde_json::from_str(variable.to_str()?).ok()
 }
 
 #[cfg(test)]
@@ -118,15 +134,24 @@ mod tests {
 
     #[test]
     fn keys_are_found_wherever_they_stand() {
-        let variables = [("OPENAI_API_KEY", "sk-12345678"), ("PATH", "/usr/bin:/bin"), ("KEY", "short")]
-            .map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let variables = [
+            ("OPENAI_API_KEY", "sk-12345678"),
+            ("PATH", "/usr/bin:/bin"),
+            ("KEY", "short"),
+            ("PRIVATE_KEY", "-----BEGIN-----\nMIIEvQIBADANBg\r\nkqhkiG9w0B=\n-----END-----\n"),
+            (CONFIG, r#"{"provider": {"q": [{"apiKey": "inherited-key"}]}}"#),
+        ]
+        .map(|(name, value)| (OsString::from(name), OsString::from(value)));
         let config = json!({"provider": {"p": {"options": {"apiKey": "geheim-geheim", "baseURL": "http://127.0.0.1"}}}});
         let found = unquotable(
             &"password".into(),
             variables.iter().map(|(name, value)| (name, value)),
             Some(&config),
         );
-        assert_eq!(found, ["password", "sk-12345678", "geheim-geheim"].map(Arc::from));
+        let lines = ["-----BEGIN-----", "MIIEvQIBADANBg", "kqhkiG9w0B=", "-----END-----"];
+        let expected =
+            [&["password", "sk-12345678"], &lines[..], &["inherited-key", "geheim-geheim"]].concat();
+        assert_eq!(found.iter().map(|secret| &**secret).collect::<Vec<_>>(), expected);
     }
 
     #[test]
@@ -142,6 +167,10 @@ mod tests {
         assert_eq!(configured(Some(own), None), Some(json!({"plugin": ["mine", url], "share": "disabled"})));
         assert_eq!(configured(None, Some(r#"{"a": 1}"#)), Some(json!({"a": 1, "plugin": [url]})));
         assert_eq!(configured(None, Some("{ // a comment\n}")), None, "it is left as it is");
+        assert_eq!(configured(Some(json!({"plugin": null})), None), Some(json!({"plugin": [url]})));
+        let odd = json!({"plugin": "mine", "permission": "deny"});
+        assert_eq!(configured(Some(odd.clone()), None), Some(odd.clone()), "nothing of it is lost");
+        assert_eq!(configured(None, Some(&odd.to_string())), Some(odd));
         let directory = hide.directory.clone();
         assert!(directory.exists());
         drop(hide);
