@@ -1,14 +1,19 @@
 //! Scripts of the fake as a runner's tests write them: what they cost, and what their tools do.
 
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex},
+};
+
 use opencode_conductor::{
-    PermissionPolicy, Usage,
-    test_util::{ModelPrice, Script, ScriptedTool, Step},
+    ConversationManager, PermissionPolicy, PromptInput, Usage,
+    test_util::{FakeOpenCode, ModelPrice, Script, ScriptedTool, Step},
 };
 use serde_json::{Value, json};
 
 use crate::support::{
     soon,
-    stage::{Stage, quick},
+    stage::{Stage, client, create, quick},
 };
 
 fn usage(prompt: u64, completion: u64) -> Value {
@@ -45,6 +50,19 @@ async fn a_turn_costs_what_its_steps_and_its_subagents_cost() {
     let session =
         stage.fake.sessions().into_iter().find(|found| found["id"] == stage.session.as_str()).unwrap();
     assert_eq!(session["cost"], json!(0.25615 + 0.03));
+}
+
+#[tokio::test]
+async fn what_is_written_to_the_cache_costs_its_own_price() {
+    let price = ModelPrice::new(3.0, 15.0).cache_read(0.3).cache_write(3.75);
+    let stage = Stage::of(quick().price("mock/m", price)).await;
+    let mut usage = usage(1000, 100);
+    usage["prompt_tokens_details"] = json!({"cached_tokens": 200, "cache_write_tokens": 400});
+    let result = stage.ask(&Script::new([Step::text("done").usage(usage)])).await.unwrap();
+    assert_eq!(result.usage.tokens.input, 400);
+    assert_eq!(result.usage.tokens.cache_read, 200);
+    assert_eq!(result.usage.tokens.cache_write, 400);
+    assert_eq!(cost(result.usage), "0.00426");
 }
 
 #[tokio::test]
@@ -96,4 +114,41 @@ async fn tools_do_what_their_script_says() {
         .filter(|id| **id == "call_mine")
         .collect();
     assert_eq!(ids.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_hook_for_prompts_may_use_the_fake() {
+    let fake = Arc::new(FakeOpenCode::start_with(quick()).await.unwrap());
+    let manager = ConversationManager::builder(client(&fake)).build();
+    let session = create(&manager, "task").await;
+    let (seen, hook_fake) = (Arc::new(Mutex::new(Vec::new())), Arc::downgrade(&fake));
+    let noted = Arc::clone(&seen);
+    fake.on_prompt(move |prompt| {
+        let fake = hook_fake.upgrade().unwrap();
+        fake.cut_streams();
+        fake.send_event(fake.directory(), "of.the.hook", json!({}));
+        noted.lock().unwrap().push((prompt.text.clone(), fake.messages(&prompt.session).len()));
+        Script::says("chosen")
+    });
+    let prompt = PromptInput::new(session, "Which?");
+    let result = soon(manager.prompt(prompt).into_future()).await.unwrap().settled().unwrap();
+    assert_eq!(result.answer().as_deref(), Some("chosen"));
+    // The prompt and the step that the script is chosen for.
+    assert_eq!(*seen.lock().unwrap(), [("Which?".to_owned(), 2)]);
+}
+
+#[tokio::test]
+async fn a_hook_that_panics_ends_the_run_and_fails_the_test() {
+    let stage = Stage::new().await;
+    stage.fake.on_prompt(|prompt| {
+        assert_eq!(prompt.text, "expected", "not what the runner should say");
+        Script::says("never said")
+    });
+    let wrong = PromptInput::new(stage.session.clone(), "unexpected");
+    let failed = stage.send(wrong).await.map(|result| result.completion);
+    assert!(format!("{failed:?}").contains("not what the runner should say"), "{failed:?}");
+    assert!(stage.is_idle().await);
+    let panic = catch_unwind(AssertUnwindSafe(|| drop(stage.fake))).unwrap_err();
+    let said = panic.downcast_ref::<String>().unwrap();
+    assert!(said.contains("not what the runner should say"), "{said}");
 }

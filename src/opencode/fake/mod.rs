@@ -62,7 +62,7 @@ const BACKLOG: u32 = 4096;
 /// [`kill`](Self::kill) and their like. Nothing here sleeps to synchronise: use gates and
 /// [`wait_for`](Self::wait_for).
 ///
-/// Dropping it closes the port and every connection.
+/// Dropping it closes the port and every connection. It panics if the hook of [`on_prompt`](Self::on_prompt) has panicked.
 pub struct FakeOpenCode {
     shared: Arc<Shared>,
     address: SocketAddr,
@@ -109,6 +109,8 @@ pub(crate) struct Shared {
     life: Mutex<Life>,
     holds: Mutex<BTreeMap<Moment, String>>,
     hook: Mutex<Option<PromptHook>>,
+    /// What the hook said when it last panicked.
+    hook_panic: Mutex<Option<String>>,
     compaction: Mutex<Option<Step>>,
     call_number: AtomicUsize,
 }
@@ -147,6 +149,7 @@ impl FakeOpenCode {
             life: Mutex::new(Life::default()),
             holds: Mutex::new(BTreeMap::new()),
             hook: Mutex::new(None),
+            hook_panic: Mutex::new(None),
             compaction: Mutex::new(None),
             call_number: AtomicUsize::new(0),
         });
@@ -164,7 +167,10 @@ impl FakeOpenCode {
         &self.shared.options.directory
     }
 
-    /// Chooses the script for prompts that carry none. Asked once per user message.
+    /// Chooses the script for prompts that carry none. Asked once per user message. The hook may call the fake.
+    ///
+    /// A hook that panics, as by a failed assertion, ends the run with an error, and dropping the fake panics with what the hook said: the
+    /// test fails, also if what it tests puts up with errors.
     pub fn on_prompt(&self, choose: impl Fn(&Prompt) -> Script + Send + Sync + 'static) {
         *lock(&self.shared.hook) = Some(Arc::new(choose));
     }
@@ -396,6 +402,10 @@ fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
 impl Drop for FakeOpenCode {
     fn drop(&mut self) {
         self.shared.killed().cancel();
+        let hook_panic = lock(&self.shared.hook_panic).take();
+        if let Some(panic) = hook_panic.filter(|_| !std::thread::panicking()) {
+            panic!("{panic}");
+        }
     }
 }
 

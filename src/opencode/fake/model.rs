@@ -1,6 +1,11 @@
 //! The model behind the fake: which step of which script answers a session now.
 
-use std::sync::Arc;
+use std::{
+    any::Any,
+    collections::hash_map::Entry,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use serde_json::Value;
 
@@ -8,7 +13,10 @@ use super::{
     Prompt, Shared,
     world::{Message, Session, World},
 };
-use crate::test_util::{Script, Step};
+use crate::{
+    lock::lock,
+    test_util::{Script, Step},
+};
 
 /// A step, and where it came from.
 #[derive(Debug, Clone)]
@@ -20,54 +28,78 @@ pub(super) struct Planned {
 }
 
 impl Shared {
-    /// The newest user message with a script drives; the step is the number of answers after it.
-    pub(super) fn plan_step(&self, session: &str) -> Planned {
-        let mut world = self.world();
-        let world = &mut *world;
-        let history = world.sessions.get(session).map(model_view).unwrap_or_default();
+    /// The newest user message with a script drives; the step is the number of answers after it. An error is the panic of the
+    /// [`on_prompt`](super::FakeOpenCode::on_prompt) hook.
+    pub(super) fn plan_step(&self, session: &str) -> Result<Planned, String> {
+        loop {
+            let prompt = match self.world().plan_step(session) {
+                Plan::Ready(planned) => return Ok(planned),
+                Plan::Unscripted(prompt) => prompt,
+            };
+            // Without the lock on the world, because the hook may use the fake.
+            let hook = self.prompt_hook();
+            let script = hook.map(|hook| catch_unwind(AssertUnwindSafe(|| hook(&prompt)))).transpose();
+            let script = script.map_err(|panic| {
+                let message = format!("the hook of on_prompt panicked: {}", said(panic.as_ref()));
+                *lock(&self.hook_panic) = Some(message.clone());
+                message
+            })?;
+            self.world().scripts.insert(prompt.message, script.map(Arc::new));
+        }
+    }
+}
+
+/// The message of a panic.
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default()
+}
+
+/// What is known of the next step.
+enum Plan {
+    Ready(Planned),
+    /// The hook has to choose the script of this prompt first.
+    Unscripted(Prompt),
+}
+
+impl World {
+    fn plan_step(&mut self, session: &str) -> Plan {
+        let history = self.sessions.get(session).map(model_view).unwrap_or_default();
         let mut answers = 0;
         for message in history.iter().rev() {
             if message.is("assistant") {
                 answers += usize::from(is_seen_by_model(message));
                 continue;
             }
-            let script = world
-                .scripts
-                .entry(message.id().to_owned())
-                .or_insert_with(|| self.choose_script(session, message));
+            let script = match self.scripts.entry(message.id().to_owned()) {
+                Entry::Occupied(chosen) => chosen.into_mut(),
+                Entry::Vacant(undecided) => {
+                    let text = text_of(message);
+                    let script = Script::find(&text);
+                    if script.is_none() && !is_synthetic(message) {
+                        return Plan::Unscripted(Prompt {
+                            session: session.to_owned(),
+                            message: message.id().to_owned(),
+                            text,
+                            agent: message.info["agent"].as_str().unwrap_or_default().to_owned(),
+                        });
+                    }
+                    undecided.insert(script.map(Arc::new))
+                }
+            };
             if let Some(script) = script {
-                return Planned {
+                return Plan::Ready(Planned {
                     step: pick_step(script, answers),
                     index: answers,
                     prompt: text_of(message),
-                };
+                });
             }
         }
         let mut step = Step::text("Hello from the scripted model.");
         "thinking hard about it".clone_into(&mut step.reasoning);
-        Planned { step, index: 0, prompt: String::new() }
+        Plan::Ready(Planned { step, index: 0, prompt: String::new() })
     }
 
-    fn choose_script(&self, session: &str, message: &Message) -> Option<Arc<Script>> {
-        let is_synthetic =
-            message.parts.iter().all(|part| part["synthetic"] == true || part["type"] == "compaction");
-        let prompt = Prompt {
-            session: session.to_owned(),
-            message: message.id().to_owned(),
-            text: text_of(message),
-            agent: message.info["agent"].as_str().unwrap_or_default().to_owned(),
-        };
-        if let Some(script) = Script::find(&prompt.text) {
-            return Some(Arc::new(script));
-        }
-        if is_synthetic {
-            return None;
-        }
-        self.prompt_hook().map(|hook| Arc::new(hook(&prompt)))
-    }
-}
-
-impl World {
     /// Whether a step with a limited number of failures fails this time.
     pub(super) fn fails_again(&mut self, session: &str, planned: &Planned) -> bool {
         let Some(error) = &planned.step.error else {
@@ -78,6 +110,11 @@ impl World {
         *failures += 1;
         error.times == 0 || *failures <= error.times
     }
+}
+
+/// Whether the server wrote the message itself.
+fn is_synthetic(message: &Message) -> bool {
+    message.parts.iter().all(|part| part["synthetic"] == true || part["type"] == "compaction")
 }
 
 fn text_of(message: &Message) -> String {
@@ -140,13 +177,14 @@ pub(super) fn tokens(usage: Option<&Value>) -> Value {
         return super::world::no_tokens();
     };
     let count = |value: &Value| value.as_u64().unwrap_or(0);
-    let cached = count(&usage["prompt_tokens_details"]["cached_tokens"]);
+    let prompt = &usage["prompt_tokens_details"];
+    let (cached, written) = (count(&prompt["cached_tokens"]), count(&prompt["cache_write_tokens"]));
     let reasoning = count(&usage["completion_tokens_details"]["reasoning_tokens"]);
     serde_json::json!({
         "total": count(&usage["total_tokens"]),
-        "input": count(&usage["prompt_tokens"]).saturating_sub(cached),
+        "input": count(&usage["prompt_tokens"]).saturating_sub(cached + written),
         "output": count(&usage["completion_tokens"]).saturating_sub(reasoning),
         "reasoning": reasoning,
-        "cache": {"read": cached, "write": 0},
+        "cache": {"read": cached, "write": written},
     })
 }

@@ -28,7 +28,11 @@ const MAX_RETRIES: u32 = 5;
 pub(super) enum Verdict {
     Continue,
     Stop,
-    Compact { overflow: bool },
+    Compact {
+        overflow: bool,
+    },
+    /// The step stays as it is, and the loop ends with this exception.
+    Die(String),
 }
 
 /// Why an attempt at a step came to nothing.
@@ -73,7 +77,10 @@ impl<'a> StepRun<'a> {
 
     /// Answers a user message with the next step of its script.
     pub(super) async fn answer(&mut self, user: &str, first: bool) -> Verdict {
-        let planned = self.shared.plan_step(self.session);
+        let planned = match self.shared.plan_step(self.session) {
+            Ok(planned) => planned,
+            Err(panic) => return Verdict::Die(panic),
+        };
         let call = ModelCall {
             session: self.session.to_owned(),
             message: user.to_owned(),

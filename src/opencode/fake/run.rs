@@ -210,6 +210,7 @@ impl Run<'_> {
             match verdict {
                 Verdict::Continue => {}
                 Verdict::Stop => return RunEnd::Finished,
+                Verdict::Die(exception) => return RunEnd::Failed(exception),
                 Verdict::Compact { overflow } => {
                     self.shared.request_compaction(self.session, &user, true, Some(overflow));
                 }

@@ -203,7 +203,8 @@ impl Step {
         /// Ends with this finish reason of the provider.
         finish(reason: impl Into<String>) { finish = Some(reason.into()) }
         /// Reports this usage object of the provider, such as
-        /// `{"prompt_tokens": 100, "completion_tokens": 30, "total_tokens": 130}`.
+        /// `{"prompt_tokens": 100, "completion_tokens": 30, "total_tokens": 130}`. Of the prompt's tokens, those read from the cache and written to
+        /// it are `"prompt_tokens_details": {"cached_tokens": 40, "cache_write_tokens": 8}`.
         usage(usage: Value) { usage = Some(usage) }
         /// Costs this much on the fake, whatever it used.
         cost(dollars: f64) { cost = Some(dollars) }
