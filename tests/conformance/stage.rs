@@ -31,6 +31,13 @@ impl<'a> Stage<'a> {
         Self { target, events, directory, record, counter: 0, scenario: scenario.replace('_', "") }
     }
 
+    /// The directory above the projects, in which the server keeps its own files.
+    pub(crate) fn home(&mut self) -> String {
+        let home = self.target.home();
+        self.record.replace(home.clone(), "<home>");
+        home
+    }
+
     /// Goes on in another directory.
     pub(crate) async fn enter(&mut self, directory: String) {
         self.record.replace(directory.clone(), "<here>");

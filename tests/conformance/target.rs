@@ -120,6 +120,17 @@ impl Target {
         }
     }
 
+    /// The directory in which the projects and the server's own files are.
+    pub(crate) fn home(&self) -> String {
+        match &self.server {
+            Server::Fake(fake) => {
+                let (home, _) = fake.directory().rsplit_once('/').expect("an absolute directory");
+                home.to_owned()
+            }
+            Server::Real(server, _) => server.home().to_string_lossy().into_owned(),
+        }
+    }
+
     /// A directory that is not there.
     pub(crate) fn missing_directory(&self) -> String {
         match &self.server {

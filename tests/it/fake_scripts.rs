@@ -6,7 +6,7 @@ use std::{
 };
 
 use opencode_conductor::{
-    ConversationManager, PermissionPolicy, PromptInput, Usage,
+    ConversationManager, ManagerBuilder, PermissionPolicy, PromptInput, QuestionPolicy, Usage,
     test_util::{FakeOpenCode, ModelPrice, Script, ScriptedTool, Step},
 };
 use serde_json::{Value, json};
@@ -98,7 +98,7 @@ async fn tools_do_what_their_script_says() {
         .filter(|event| event.kind == "permission.asked")
         .map(|event| event.properties["patterns"].clone())
         .collect();
-    assert_eq!(asked, [json!(["rm *"])]);
+    assert_eq!(asked, [json!(["rm x"])]);
     let messages = stage.fake.messages(stage.session.as_str());
     let parts = messages.iter().flat_map(|message| message["parts"].as_array().unwrap());
     let tools: Vec<(&Value, &Value)> = parts
@@ -114,6 +114,132 @@ async fn tools_do_what_their_script_says() {
         .filter(|id| **id == "call_mine")
         .collect();
     assert_eq!(ids.len(), 1);
+}
+
+/// Output and error of each tool call of a session.
+fn tool_results(stage: &Stage) -> Vec<Value> {
+    let messages = stage.fake.messages(stage.session.as_str());
+    let parts = messages.iter().flat_map(|message| message["parts"].as_array().unwrap());
+    let tools = parts.filter(|part| part["type"] == "tool");
+    tools.map(|part| json!([part["state"]["output"], part["state"]["error"]])).collect()
+}
+
+/// Kind and patterns of each permission that was asked for.
+fn asked(stage: &Stage) -> Vec<Value> {
+    let log = stage.fake.log();
+    let asked = log.events.iter().filter(|event| event.kind == "permission.asked");
+    asked.map(|event| json!([event.properties["permission"], event.properties["patterns"]])).collect()
+}
+
+#[tokio::test]
+async fn subagents_and_questions_do_what_their_script_says() {
+    let policy = |manager: ManagerBuilder| {
+        manager.permissions(PermissionPolicy::AllowOnce).questions(QuestionPolicy::Decline)
+    };
+    let child = Script::says("found");
+    let question = || {
+        let options = json!([{"label": "yes", "description": ""}]);
+        let questions = json!([{"question": "sure?", "header": "h", "options": options}]);
+        ScriptedTool::new("question", json!({"questions": questions}))
+    };
+    for (tool, permission, asks_humans) in
+        [(ScriptedTool::task("Look", &child), "task", 1), (question(), "question", 1)]
+    {
+        let stage = Stage::with(quick(), policy).await;
+        let n_started = |stage: &Stage| {
+            let log = stage.fake.log();
+            let is_start = |kind: &str, child: &Value| {
+                kind == "question.asked" || (kind == "session.created" && child["parentID"].is_string())
+            };
+            log.events.iter().filter(|event| is_start(&event.kind, &event.properties["info"])).count()
+        };
+        let fails = tool.clone().fails("it broke").gate("failing");
+        let says = tool.asks(permission, "some *").gate("working").output("as scripted");
+        let script = Script::new([Step::tool(fails), Step::tool(says), Step::text("done")]);
+        let running = stage.start(&script);
+        soon(stage.fake.wait_at("failing")).await;
+        stage.fake.open_gate("failing");
+        soon(stage.fake.wait_at("working")).await;
+        assert_eq!(n_started(&stage), 0, "{permission}: nothing begins before the gate");
+        stage.fake.open_gate("working");
+        soon(running.into_future()).await.unwrap().settled().unwrap();
+        assert_eq!(n_started(&stage), asks_humans, "{permission}");
+        let subject = if permission == "task" { "general" } else { "some *" };
+        assert_eq!(asked(&stage), [json!([permission, [subject]])]);
+        let results = tool_results(&stage);
+        assert_eq!(results[0], json!([null, "it broke"]), "{permission}");
+        assert!(results[1][0].as_str().unwrap().contains("as scripted"), "{results:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_aborted_subagent_does_not_begin_behind_its_gate() {
+    let stage = Stage::new().await;
+    let look = ScriptedTool::task("Look", &Script::says("found")).gate("held");
+    let running = stage.start(&Script::new([Step::tool(look)]));
+    soon(stage.fake.wait_at("held")).await;
+    soon(stage.manager.abort(&stage.session)).await.unwrap();
+    drop(soon(running.into_future()).await);
+    stage.fake.open_gate("held");
+    soon(stage.ask(&Script::says("next"))).await.unwrap().settled().unwrap();
+    assert_eq!(tool_results(&stage), [json!([null, "Tool execution aborted"])]);
+    assert_eq!(stage.fake.sessions().len(), 1);
+}
+
+#[tokio::test]
+async fn permissions_are_those_of_the_server() {
+    let write = |path: &str| ScriptedTool::new("write", json!({"filePath": path, "content": "x"}));
+    let read = |path: &str| ScriptedTool::new("read", json!({"filePath": path}));
+    let ask = |permission: &str, pattern: &str| vec![json!([permission, [pattern]])];
+    let secrets = json!({"edit": {"*": "allow", "secrets/*": "deny"}});
+    for (case, rules, tool, requests, denial) in [
+        (
+            "a script's pattern",
+            json!({}),
+            bash("rm -r build").asks("bash", "rm *"),
+            ask("bash", "rm -r build"),
+            None,
+        ),
+        ("a denied path", secrets.clone(), write("secrets/x"), vec![], Some("prevents you")),
+        ("an allowed path", secrets.clone(), write("open/x"), vec![], None),
+        (
+            "an absolute path",
+            secrets.clone(),
+            write("/project/worktree/secrets/x"),
+            vec![],
+            Some("prevents you"),
+        ),
+        ("denied edits", json!({"edit": "deny"}), write("x"), vec![], Some("unavailable tool 'write'")),
+        ("no rule for writes", json!({"write": "deny"}), write("x"), vec![], None),
+        ("a script that asks", secrets, write("x").asks("edit", "*"), ask("edit", "x"), None),
+        (
+            "a script against a denial",
+            json!({"bash": {"*": "allow", "rm *": "deny"}}),
+            bash("rm x").asks("bash", "rm *"),
+            vec![],
+            Some("prevents you"),
+        ),
+        ("secrets", json!({}), read("deep/.env"), ask("read", "deep/.env"), None),
+        ("no secrets", json!({}), read(".env.example"), vec![], None),
+        ("elsewhere", json!({}), read("/elsewhere/x"), ask("external_directory", "/elsewhere/*"), None),
+        (
+            "a tool of another's",
+            json!({"mine": "ask"}),
+            ScriptedTool::new("mine", json!({})).output("x"),
+            ask("mine", "*"),
+            None,
+        ),
+    ] {
+        let options = quick().permission(rules);
+        let stage = Stage::with(options, |manager| manager.permissions(PermissionPolicy::AllowOnce)).await;
+        let script = Script::new([Step::tool(tool), Step::text("done")]);
+        soon(stage.ask(&script)).await.unwrap().settled().unwrap();
+        assert_eq!(asked(&stage), requests, "{case}");
+        let result = tool_results(&stage)[0].to_string();
+        let denied = ["prevents you", "unavailable tool"].iter().any(|words| result.contains(words));
+        assert_eq!(denied, denial.is_some(), "{case}: {result}");
+        assert!(denial.is_none_or(|words| result.contains(words)), "{case}: {result}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -23,6 +23,24 @@ pub(super) fn changes(session: &Session, prompt: &str) -> Value {
         .collect()
 }
 
+/// What the session has last written to a file, as its calls name it.
+pub(super) fn last_written(session: &Session, path: &str) -> Option<String> {
+    let parts = session.messages.iter().rev().flat_map(|message| message.parts.iter().rev());
+    parts.filter_map(written).find(|(file, _)| file == path).map(|(_, content)| content)
+}
+
+/// The patch that an edit shows before it is made; it replaces all lines.
+pub(super) fn patch(file: &str, before: &str, after: &str) -> String {
+    let mut patch = header(file, "", before, after);
+    for (sign, text) in [("-", before), ("+", after)] {
+        patch.push_str(&lines(sign, text));
+        if !text.is_empty() && !text.ends_with('\n') {
+            patch.push_str("\\ No newline at end of file\n");
+        }
+    }
+    patch
+}
+
 /// The path and the content of a `write` call that has been made.
 fn written(part: &Value) -> Option<(String, String)> {
     let state = &part["state"];
@@ -33,20 +51,21 @@ fn written(part: &Value) -> Option<(String, String)> {
 
 fn change(directory: &str, file: &str, before: Option<&str>, content: &str) -> Value {
     let file = file.strip_prefix(directory).map_or(file, |relative| relative.trim_start_matches('/'));
-    let old: Vec<&str> = before.unwrap_or_default().lines().collect();
-    let new: Vec<&str> = content.lines().collect();
-    let range = |lines: &[&str]| format!("{},{}", usize::from(!lines.is_empty()), lines.len());
-    let mut patch = format!(
-        "Index: {file}\n{}\n--- {file}\t\n+++ {file}\t\n@@ -{} +{} @@\n",
-        "=".repeat(67),
-        range(&old),
-        range(&new),
-    );
-    for (sign, lines) in [("-", &old), ("+", &new)] {
-        for line in lines {
-            patch.extend([sign, line, "\n"]);
-        }
-    }
+    let old = before.unwrap_or_default();
+    let patch = [header(file, "\t", old, content), lines("-", old), lines("+", content)].concat();
     let status = if before.is_some() { "modified" } else { "added" };
-    json!({"file": file, "patch": patch, "additions": new.len(), "deletions": old.len(), "status": status})
+    json!({"file": file, "patch": patch, "additions": content.lines().count(), "deletions": old.lines().count(), "status": status})
+}
+
+fn header(file: &str, after_name: &str, before: &str, after: &str) -> String {
+    let range = |text: &str| format!("{},{}", usize::from(!text.is_empty()), text.lines().count());
+    let (old, new) = (range(before), range(after));
+    format!(
+        "Index: {file}\n{}\n--- {file}{after_name}\n+++ {file}{after_name}\n@@ -{old} +{new} @@\n",
+        "=".repeat(67)
+    )
+}
+
+fn lines(sign: &str, text: &str) -> String {
+    text.lines().map(|line| format!("{sign}{line}\n")).collect()
 }

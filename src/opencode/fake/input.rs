@@ -4,7 +4,7 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
-use super::{answer::Answer, serve::Call};
+use super::{access::resolve, answer::Answer, serve::Call};
 
 /// The session id of the path. One without the prefix breaks the server.
 pub(super) fn session_id(call: &Call) -> Result<&str, Answer> {
@@ -126,13 +126,5 @@ pub(super) fn normal_directory(named: &str) -> String {
     if let Ok(real) = std::fs::canonicalize(decoded.as_ref()) {
         return real.to_string_lossy().into_owned();
     }
-    let mut parts: Vec<&str> = Vec::new();
-    for part in decoded.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => drop(parts.pop()),
-            part => parts.push(part),
-        }
-    }
-    format!("/{}", parts.join("/"))
+    resolve("/", &decoded)
 }

@@ -1,5 +1,6 @@
 //! A stand-in for an `OpenCode` server: same routes, same events in the same order, same accidents.
 
+mod access;
 mod answer;
 mod catalogue;
 mod clock;
@@ -18,9 +19,11 @@ mod prompt;
 mod provider;
 mod recorder;
 mod routes;
+mod rules;
 mod run;
 mod script;
 mod serve;
+mod shell;
 mod subagent;
 mod tools;
 mod world;

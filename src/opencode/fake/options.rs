@@ -95,8 +95,11 @@ impl FakeOptions {
         /// Sets the models' context and output limits in tokens; default 100,000 and 10,000. A step that uses more than their difference is
         /// compacted.
         limits(context: u64, output: u64) { context_limit = context; output_limit = output }
-        /// Sets the server's `permission` configuration, such as `{"bash": {"*": "allow", "touch *": "ask"}}`; default empty, which allows
-        /// everything.
+        /// Sets the server's `permission` configuration, such as `{"bash": {"*": "allow", "touch *": "ask"}}`; default empty, which leaves the
+        /// server's own rules: it asks before it reads `.env` files and touches what is outside of the project, and allows everything else.
+        ///
+        /// The last rule that matches decides. Rules come in the order of the value's keys, which `serde_json` sorts (`*` first) unless its
+        /// feature `preserve_order` is on.
         permission(permission: Value) { permission = permission }
         /// Sets how deep subagents may nest; default 1.
         subagent_depth(depth: usize) { subagent_depth = depth }

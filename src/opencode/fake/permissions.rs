@@ -5,6 +5,9 @@ use tokio::sync::oneshot;
 
 use super::{
     Shared,
+    access::{Access, Place},
+    diff,
+    rules::{self, Action, Rule, decide},
     tools::{ToolCall, ToolResult},
     world::{Instance, Pending},
 };
@@ -25,43 +28,73 @@ impl Refusal {
     }
 }
 
+/// The rules for a session, without those that were allowed for good.
+struct Rules {
+    agent: Vec<Rule>,
+    session: Vec<Rule>,
+}
+
+impl Rules {
+    /// Weakest first.
+    fn all(&self) -> impl Iterator<Item = &Rule> {
+        self.agent.iter().chain(&self.session)
+    }
+}
+
 impl ToolCall {
-    /// Asks, if the rules say so.
+    /// Asks for what the call needs, as far as the rules say so.
     pub(super) async fn ask_permission(&self) -> Result<(), Refusal> {
-        let subject = match (self.tool.name.as_str(), &self.tool.args["command"]) {
-            ("bash", Value::String(command)) => command.as_str(),
-            _ => "*",
-        };
-        let (permission, pattern) = match &self.tool.result.ask {
-            Some((permission, pattern)) => (permission.as_str(), pattern.as_str()),
-            None => (self.tool.name.as_str(), subject),
-        };
-        let agent = self.message["agent"].as_str().unwrap_or_default();
-        let rules = self.shared.rules(&self.session, agent, self.tool.result.ask.as_ref());
-        match evaluate(&rules, permission, pattern) {
-            "deny" => {
-                let relevant = rules
-                    .iter()
-                    .filter(|rule| matches(rule["permission"].as_str().unwrap_or_default(), permission));
-                let relevant = relevant.map(spell).collect::<Vec<_>>().join(",");
-                return Err(Refusal::error(format!(
-                    "The user has specified a rule which prevents you from using this specific tool call. Here are \
-                     some of the relevant rules [{relevant}]"
-                )));
-            }
-            "ask" => {}
-            _ => return Ok(()),
+        for access in self.needed() {
+            self.ask_for(&access).await?;
         }
-        let always = match pattern.split_once(' ') {
-            Some((word, _)) => format!("{word} *"),
-            None => "*".to_owned(),
+        Ok(())
+    }
+
+    /// What the call needs: what the script asks for beside what the server's tool does.
+    fn needed(&self) -> Vec<Access> {
+        let world = self.shared.world();
+        let directory = world.directory_of(&self.session).unwrap_or_default();
+        let place =
+            Place { directory: &directory, root: world.root_of(&directory), home: self.shared.home() };
+        let written = |path: &str| diff::last_written(world.sessions.get(&self.session)?, path);
+        let mut needed = place.needed_by(&self.tool, written);
+        if let Some((permission, pattern)) = &self.tool.result.ask
+            && !needed.iter().any(|access| access.permission == *permission)
+        {
+            needed.insert(0, Access::new(permission, pattern, pattern, json!({})));
+        }
+        needed
+    }
+
+    async fn ask_for(&self, access: &Access) -> Result<(), Refusal> {
+        let agent = self.message["agent"].as_str().unwrap_or_default();
+        let Access { permission, patterns, always, metadata } = access;
+        let is_asked_by_script = self.tool.result.ask.as_ref().is_some_and(|(asked, _)| asked == permission);
+        let rules = self.shared.rules(&self.session, agent);
+        let approved = self.shared.approved(&self.session);
+        let decision = |pattern: &String| {
+            let decided = |rules: &[Rule]| decide(rules, permission, pattern);
+            decided(&approved).or_else(|| decided(&rules.session)).unwrap_or_else(|| {
+                match decided(&rules.agent) {
+                    Some(Action::Allow) if is_asked_by_script => Action::Ask,
+                    decided => decided.unwrap_or(Action::Ask),
+                }
+            })
         };
-        let metadata = match &self.tool.args["command"] {
-            Value::String(command) => json!({"command": command}),
-            _ => json!({}),
-        };
+        let decisions: Vec<Action> = patterns.iter().map(decision).collect();
+        if decisions.contains(&Action::Deny) {
+            let relevant = rules.all().filter(|rule| rule.concerns(permission)).map(Rule::to_string);
+            let relevant = relevant.collect::<Vec<_>>().join(",");
+            return Err(Refusal::error(format!(
+                "The user has specified a rule which prevents you from using this specific tool call. Here are some of \
+                 the relevant rules [{relevant}]"
+            )));
+        }
+        if !decisions.contains(&Action::Ask) {
+            return Ok(());
+        }
         let info = json!({
-            "permission": permission, "patterns": [pattern], "metadata": metadata, "always": [always],
+            "permission": permission, "patterns": patterns, "metadata": metadata, "always": always,
         });
         permitted(self.ask("permission.asked", "per", info, |instance| &mut instance.permissions)).await
     }
@@ -87,10 +120,10 @@ impl ToolCall {
         let plural = if asked.len() == 1 { "" } else { "s" };
         Ok(ToolResult {
             title: format!("Asked {} question{plural}", asked.len()),
-            output: format!(
+            output: self.output_or(format!(
                 "User has answered your questions: {}. You can now continue with the user's answers in mind.",
                 told.join(", ")
-            ),
+            )),
             metadata: json!({"answers": answers, "truncated": false}),
         })
     }
@@ -104,7 +137,12 @@ impl ToolCall {
         list: impl FnOnce(&mut Instance) -> &mut Vec<Pending<T>>,
     ) -> oneshot::Receiver<T> {
         info["tool"] = self.call_site();
-        self.shared.ask(&self.session, kind, prefix, info, list)
+        let reply = self.shared.ask(&self.session, kind, prefix, info, list);
+        // Others show as running from their start.
+        if self.tool.name == "task" {
+            self.put_part();
+        }
+        reply
     }
 }
 
@@ -131,7 +169,9 @@ impl Shared {
         tool: &str,
         input: &Value,
     ) -> Result<(), Refusal> {
-        if evaluate(&self.rules(session, agent, None), "doom_loop", tool) == "allow" {
+        let (rules, approved) = (self.rules(session, agent), self.approved(session));
+        let layers = [&approved, &rules.session, &rules.agent];
+        if layers.iter().find_map(|rules| decide(rules, "doom_loop", tool)) == Some(Action::Allow) {
             return Ok(());
         }
         let info = json!({
@@ -160,34 +200,39 @@ impl Shared {
         reply
     }
 
-    /// All rules for a session, weakest first; the last that matches decides.
-    fn rules(&self, session: &str, agent: &str, asked_by_script: Option<&(String, String)>) -> Vec<Value> {
+    /// The rules for an agent at work in a session.
+    fn rules(&self, session: &str, agent: &str) -> Rules {
+        let world = self.world();
+        let rules =
+            world.sessions.get(session).and_then(|session| session.info.get("permission")?.as_array());
+        Rules {
+            agent: rules::of_agent(agent, &self.options.permission, self.home()),
+            session: rules.into_iter().flatten().map(Rule::of_session).collect(),
+        }
+    }
+
+    /// What was allowed for good in a session's directory.
+    fn approved(&self, session: &str) -> Vec<Rule> {
         let mut world = self.world();
-        let mut rules = vec![
-            json!({"permission": "*", "pattern": "*", "action": "allow"}),
-            json!({"permission": "doom_loop", "pattern": "*", "action": "ask"}),
-        ];
-        rules.extend(agent_rules(agent));
-        rules.extend(configured_rules(&self.options.permission));
-        if let Some((permission, pattern)) = asked_by_script {
-            rules.push(json!({"permission": permission, "pattern": pattern, "action": "ask"}));
-        }
-        if let Some(session) = world.sessions.get(session) {
-            rules.extend(
-                session.info.get("permission").and_then(Value::as_array).into_iter().flatten().cloned(),
-            );
-        }
-        if let Some(directory) = world.directory_of(session) {
-            rules.extend(world.instance(&directory).approved.iter().cloned());
-        }
-        rules
+        let directory = world.directory_of(session);
+        directory.map(|directory| world.instance(&directory).approved.clone()).unwrap_or_default()
+    }
+
+    /// Whether an agent has rules about a permission by its name.
+    pub(super) fn has_rules_about(&self, agent: &str, permission: &str) -> bool {
+        let rules = rules::of_agent(agent, &self.options.permission, self.home());
+        rules.iter().any(|rule| rule.permission == permission)
     }
 
     /// Whether a rule takes the tool away from the session altogether.
     pub(super) fn is_tool_denied(&self, session: &str, agent: &str, tool: &str) -> bool {
-        let rules = self.rules(session, agent, None);
-        let last = rules.iter().rfind(|rule| matches(rule["permission"].as_str().unwrap_or_default(), tool));
-        last.is_some_and(|rule| rule["pattern"] == "*" && rule["action"] == "deny")
+        let rules = self.rules(session, agent);
+        rules::takes_away(&rules.all().cloned().collect::<Vec<_>>(), tool)
+    }
+
+    /// Where the server keeps its own files: the directory that its project is in.
+    pub(super) fn home(&self) -> &str {
+        self.options.directory.rsplit_once('/').map_or("", |(home, _)| home)
     }
 
     /// Answers a permission request; false when there is none of that id in the directory.
@@ -206,11 +251,10 @@ impl Shared {
         let replied = |info: &Value, reply: &str| json!({"sessionID": session, "requestID": info["id"], "reply": reply});
         world.publish(directory, "permission.replied", replied(&request.info, reply));
         if reply == "always" {
-            for pattern in request.info["always"].as_array().into_iter().flatten() {
-                let rule =
-                    json!({"permission": request.info["permission"], "pattern": pattern, "action": "allow"});
-                world.instance(directory).approved.push(rule);
-            }
+            let permission = request.info["permission"].as_str().unwrap_or_default();
+            let patterns = request.info["always"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            let rules = patterns.map(|pattern| Rule::new(permission, pattern, Action::Allow));
+            world.instance(directory).approved.extend(rules);
         }
         // One answer closes other requests of the session too: a rejection all of them, an "always" those that it covers.
         let approved = world.instance(directory).approved.clone();
@@ -219,7 +263,7 @@ impl Shared {
             let patterns = info["patterns"].as_array().into_iter().flatten();
             patterns
                 .filter_map(Value::as_str)
-                .all(|pattern| evaluate(&approved, permission, pattern) == "allow")
+                .all(|pattern| decide(&approved, permission, pattern) == Some(Action::Allow))
         };
         let (settled, left) =
             std::mem::take(&mut world.instance(directory).permissions).into_iter().partition(|other| {
@@ -258,65 +302,4 @@ impl Shared {
 fn take_request<T>(pending: &mut Vec<Pending<T>>, id: &str) -> Option<Pending<T>> {
     let index = pending.iter().position(|request| request.info["id"] == id)?;
     Some(pending.remove(index))
-}
-
-/// Only the agents that talk to humans may ask them, and the built-in subagents keep no lists.
-fn agent_rules(agent: &str) -> Vec<Value> {
-    let denied: &[&str] = match agent {
-        "build" | "plan" => &[],
-        "general" | "explore" => &["question", "todowrite"],
-        _ => &["question"],
-    };
-    let deny = |tool: &&str| json!({"permission": tool, "pattern": "*", "action": "deny"});
-    denied.iter().map(deny).collect()
-}
-
-/// A rule as the server spells it.
-fn spell(rule: &Value) -> String {
-    let (permission, pattern, action) = (&rule["permission"], &rule["pattern"], &rule["action"]);
-    if permission == "*" {
-        return format!("{{\"permission\":{permission},\"action\":{action},\"pattern\":{pattern}}}");
-    }
-    format!("{{\"permission\":{permission},\"pattern\":{pattern},\"action\":{action}}}")
-}
-
-/// The server's `permission` configuration as rules.
-fn configured_rules(config: &Value) -> Vec<Value> {
-    let rule = |permission: &str, pattern: &str, action: &Value| json!({"permission": permission, "pattern": pattern, "action": action});
-    match config {
-        Value::String(_) => vec![rule("*", "*", config)],
-        Value::Object(config) => config
-            .iter()
-            .flat_map(|(permission, value)| match value {
-                Value::Object(patterns) => {
-                    patterns.iter().map(|(pattern, action)| rule(permission, pattern, action)).collect()
-                }
-                action => vec![rule(permission, "*", action)],
-            })
-            .collect(),
-        _ => Vec::new(),
-    }
-}
-
-fn evaluate<'a>(rules: &'a [Value], permission: &str, pattern: &str) -> &'a str {
-    let text = |value: &'a Value| value.as_str().unwrap_or_default();
-    let hit = rules.iter().rfind(|rule| {
-        matches(text(&rule["permission"]), permission) && matches(text(&rule["pattern"]), pattern)
-    });
-    hit.map_or("ask", |rule| text(&rule["action"]))
-}
-
-/// A `*` stands for anything; ` *` at the end also for nothing.
-fn matches(pattern: &str, text: &str) -> bool {
-    if pattern.strip_suffix(" *") == Some(text) {
-        return true;
-    }
-    match pattern.split_once('*') {
-        None => pattern == text,
-        Some((before, after)) => text.strip_prefix(before).is_some_and(|rest| {
-            (0..=rest.len())
-                .filter(|&skip| rest.is_char_boundary(skip))
-                .any(|skip| matches(after, &rest[skip..]))
-        }),
-    }
 }

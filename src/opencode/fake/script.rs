@@ -138,7 +138,7 @@ pub struct ToolOutcome {
     /// Runs until the named gate is opened.
     #[serde(skip_serializing_if = "is_default")]
     pub gate: Option<String>,
-    /// Asks for permission first, for this permission and pattern.
+    /// Asks for permission first; see [`ScriptedTool::asks`].
     #[serde(skip_serializing_if = "is_default")]
     pub ask: Option<(String, String)>,
 }
@@ -237,13 +237,17 @@ impl ScriptedTool {
     setters! {
         /// Gives the call an id of the provider's, instead of one that does not repeat.
         id(id: impl Into<String>) { id = Some(id.into()) }
-        /// Lets the fake's tool print this.
+        /// Lets the fake's tool print this; also `task` and `question`, after the subagent's answer or yours.
         output(output: impl Into<String>) { result.output = output.into() }
-        /// Lets the fake's tool fail with this message.
+        /// Lets the fake's tool fail with this message, before it starts a subagent or asks a question.
         fails(message: impl Into<String>) { result.error = Some(message.into()) }
-        /// Lets the fake's tool run until the gate is opened.
+        /// Lets the fake's tool run until the gate is opened, before it starts a subagent or asks a question.
         gate(gate: impl Into<String>) { result.gate = Some(gate.into()) }
-        /// Lets the fake's tool ask for this permission before it runs, such as `bash` for `rm *`.
+        /// Lets the fake's tool ask for this permission before it runs, such as `bash` for `rm *`, where a rule would allow it. One that denies it
+        /// still does.
+        ///
+        /// As on the server, the request names what the call is about: `rm -r build`, and `rm *` as what "always" would allow. Only if
+        /// the server's tool of this name would never ask for the permission, it names the pattern.
         asks(permission: impl Into<String>, pattern: impl Into<String>) {
             result.ask = Some((permission.into(), pattern.into()))
         }

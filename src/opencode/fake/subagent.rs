@@ -19,11 +19,10 @@ impl ToolCall {
         let text = |field: &str| args[field].as_str().unwrap_or_default().to_owned();
         let (description, agent) = (text("description"), text("subagent_type"));
         let in_background = args["background"] == true;
-        if let Some(problem) = self.task_problem(&agent, in_background) {
+        if !self.shared.options.agents.contains(&agent) {
             self.show_running(None, None);
-            return Err(Refusal::error(problem));
+            return Err(Refusal::error(format!("Unknown agent type: {agent} is not a valid agent type")));
         }
-        self.ask_permission().await?;
         let child = self.child_session(&description, &agent, &text("task_id"));
         let mut metadata = json!({
             "parentSessionId": self.session, "sessionId": child,
@@ -53,14 +52,23 @@ impl ToolCall {
                 metadata,
             });
         }
-        let output = subagent.run().await.map_err(Refusal::error)?;
+        let output = self.output_or(subagent.run().await.map_err(Refusal::error)?);
         metadata["truncated"] = false.into();
         Ok(ToolResult { title: description, output: render(&child, "completed", None, &output), metadata })
     }
 
-    fn task_problem(&self, agent: &str, in_background: bool) -> Option<String> {
+    /// What is wrong with the call before anybody is asked.
+    pub(super) fn check_task(&self) -> Result<(), Refusal> {
+        let problem = self.task_problem();
+        if problem.is_some() {
+            self.put_part();
+        }
+        problem.map_or(Ok(()), |problem| Err(Refusal::error(problem)))
+    }
+
+    fn task_problem(&self) -> Option<String> {
         let options = &self.shared.options;
-        if in_background && !options.background_subagents {
+        if self.tool.args["background"] == true && !options.background_subagents {
             return Some(
                 "Background subagents require OPENCODE_EXPERIMENTAL_BACKGROUND_SUBAGENTS=true".to_owned(),
             );
@@ -74,13 +82,9 @@ impl ToolCall {
                 - 1
         };
         let limit = options.subagent_depth;
-        if depth >= limit {
-            return Some(format!(
-                "Subagent depth limit reached ({limit}). Increase \"subagent_depth\" to allow nested subagents."
-            ));
-        }
-        (!options.agents.iter().any(|known| known == agent))
-            .then(|| format!("Unknown agent type: {agent} is not a valid agent type"))
+        (depth >= limit).then(|| {
+            format!("Subagent depth limit reached ({limit}). Increase \"subagent_depth\" to allow nested subagents.")
+        })
     }
 
     /// The child of an earlier call, or a new one.
@@ -97,12 +101,14 @@ impl ToolCall {
             .filter(|rule| rule["action"] == "deny" || rule["permission"] == "external_directory")
             .cloned()
             .collect();
-        // The server denies built-in agents further tasks, and other agents to-do lists, unless their own rules mention them.
-        let is_built_in = ["build", "explore", "general", "plan"].contains(&agent);
-        let unmentioned = if is_built_in { "task" } else { "todowrite" };
-        let deny = json!({"permission": unmentioned, "pattern": "*", "action": "deny"});
-        if !rules.contains(&deny) {
-            rules.push(deny);
+        // The server denies subagents to-do lists and further tasks, unless their own rules mention them. Those of an agent that was added here
+        // do mention tasks.
+        let is_added = !["build", "explore", "general", "plan"].contains(&agent);
+        for denied in ["todowrite", "task"] {
+            let is_mentioned = self.shared.has_rules_about(agent, denied) || (is_added && denied == "task");
+            if !is_mentioned {
+                rules.push(json!({"permission": denied, "pattern": "*", "action": "deny"}));
+            }
         }
         let directory = world.directory_of(&self.session).unwrap_or_default();
         let fields = Map::from_iter([
@@ -118,7 +124,7 @@ impl ToolCall {
     /// Lets the parent go on and prompts it with the result later.
     fn run_in_background(&self, subagent: Subagent, description: String) {
         let (shared, parent) = (Arc::clone(&self.shared), self.session.clone());
-        let agent = self.message["agent"].clone();
+        let (agent, scripted) = (self.message["agent"].clone(), self.tool.result.output.clone());
         self.shared.spawn(async move {
             let child = subagent.child.clone();
             let cancel = subagent.cancel.clone();
@@ -128,6 +134,7 @@ impl ToolCall {
             }
             let text = match &result {
                 Ok(output) => {
+                    let output = if scripted.is_empty() { output } else { &scripted };
                     let summary = format!("Background task completed: {description}");
                     render(&child, "completed", Some(&summary), output)
                 }

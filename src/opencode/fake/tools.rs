@@ -129,9 +129,7 @@ impl ToolCall {
             was_refused: false,
         };
         if let Some(problem) = self.problem() {
-            self.part["tool"] = "invalid".into();
-            self.tool.args = json!({"tool": self.tool.name, "error": problem});
-            "invalid".clone_into(&mut self.tool.name);
+            self.become_invalid(problem);
         }
         let now = self.now();
         self.part["state"] = json!({"status": "running", "input": self.tool.args, "time": {"start": now}});
@@ -154,16 +152,35 @@ impl ToolCall {
         running
     }
 
+    /// Tells the model of its mistake by a tool for that, which does nothing that the script says of the other. Without that tool, the call
+    /// fails as it is.
+    fn become_invalid(&mut self, problem: String) {
+        self.tool.result = ToolOutcome::default();
+        if self.is_denied("invalid") {
+            self.tool.result.error = Some(self.unavailable("invalid"));
+        } else {
+            self.part["tool"] = "invalid".into();
+            self.tool.args = json!({"tool": self.tool.name, "error": problem});
+        }
+        "invalid".clone_into(&mut self.tool.name);
+    }
+
+    fn is_denied(&self, tool: &str) -> bool {
+        let agent = self.message["agent"].as_str().unwrap_or_default();
+        self.shared.is_tool_denied(&self.session, agent, tool)
+    }
+
+    fn unavailable(&self, tool: &str) -> String {
+        let known = TOOLS.iter().filter(|tool| !self.is_denied(tool)).copied().collect::<Vec<_>>().join(", ");
+        format!("Model tried to call unavailable tool '{tool}'. Available tools: {known}.")
+    }
+
     /// Why the model may not make this call at all.
     fn problem(&mut self) -> Option<String> {
         let name = self.tool.name.as_str();
         let is_custom = self.tool.result != ToolOutcome::default();
-        let agent = self.message["agent"].as_str().unwrap_or_default();
-        let is_denied = |tool: &str| self.shared.is_tool_denied(&self.session, agent, tool);
-        if is_denied(name) || !(TOOLS.contains(&name) || is_custom) {
-            let tools = TOOLS.iter().filter(|tool| !is_denied(tool));
-            let known = tools.copied().collect::<Vec<_>>().join(", ");
-            return Some(format!("Model tried to call unavailable tool '{name}'. Available tools: {known}."));
+        if self.is_denied(name) || !(TOOLS.contains(&name) || is_custom) {
+            return Some(self.unavailable(name));
         }
         let Value::String(text) = &self.tool.args else {
             return None;
@@ -182,58 +199,76 @@ impl ToolCall {
 
     async fn run(mut self) -> ToolEnd {
         let abort = self.abort.clone();
-        let result = match self.tool.name.as_str() {
-            "invalid" => Ok(invalid(&self.tool.args)),
-            "task" => self.run_task().await,
-            "question" => tokio::select! {
+        let begun = tokio::select! {
+            biased;
+            () = abort.cancelled() => {
+                if self.part["state"]["metadata"].is_null() {
+                    return ToolEnd::Interrupted;
+                }
+                // Only a shell has said anything by now.
+                let result = self.aborted_bash();
+                return self.settle(Ok(result));
+            }
+            begun = self.begin() => begun,
+        };
+        let name = self.tool.name.clone();
+        let result = match (begun, name.as_str()) {
+            (Err(refusal), _) => Err(refusal),
+            // It ends with its subagent, which an abort stops first.
+            (Ok(()), "task") => self.run_task().await,
+            (Ok(()), "question") => tokio::select! {
                 biased;
                 () = abort.cancelled() => return ToolEnd::Interrupted,
                 result = self.ask_question() => result,
             },
-            name => {
-                let is_bash = name == "bash";
-                tokio::select! {
-                    biased;
-                    () = abort.cancelled() => {
-                        if !is_bash || self.part["state"]["metadata"].is_null() {
-                            return ToolEnd::Interrupted;
-                        }
-                        Ok(self.aborted_bash())
-                    }
-                    result = self.run_plain() => result,
-                }
-            }
+            (Ok(()), _) => Ok(self.plain_result()),
         };
         self.settle(result)
     }
 
-    async fn run_plain(&mut self) -> Result<ToolResult, Refusal> {
-        self.ask_permission().await?;
-        let is_bash = self.tool.name == "bash";
-        if is_bash {
-            self.show_output("");
+    /// What every tool does before its own work: it asks, runs until its gate is opened, and fails if it is to.
+    async fn begin(&mut self) -> Result<(), Refusal> {
+        if self.tool.name == "task" {
+            self.check_task()?;
         }
+        self.ask_permission().await?;
         let outcome = self.tool.result.clone();
-        if is_bash && !outcome.output.is_empty() {
-            self.show_output(&outcome.output);
+        match self.tool.name.as_str() {
+            "bash" => {
+                self.show_output("");
+                if !outcome.output.is_empty() {
+                    self.show_output(&outcome.output);
+                }
+            }
+            "task" if outcome.gate.is_some() || outcome.error.is_some() => self.put_part(),
+            _ => {}
         }
         if let Some(gate) = &outcome.gate {
             self.shared.pass_gate(gate).await;
         }
-        if let Some(error) = outcome.error {
-            return Err(Refusal::error(error));
+        outcome.error.map_or(Ok(()), |error| Err(Refusal::error(error)))
+    }
+
+    /// The result of a tool that only says what its script does.
+    fn plain_result(&self) -> ToolResult {
+        let output = self.tool.result.output.clone();
+        match self.tool.name.as_str() {
+            "invalid" => return invalid(&self.tool.args),
+            "bash" => return self.bash_result(&output),
+            "todowrite" => self.shared.set_todos(&self.session, &self.tool.args["todos"]),
+            _ => {}
         }
-        if is_bash {
-            return Ok(self.bash_result(&outcome.output));
-        }
-        if self.tool.name == "todowrite" {
-            self.shared.set_todos(&self.session, &self.tool.args["todos"]);
-        }
-        Ok(ToolResult {
+        ToolResult {
             title: self.tool.args["filePath"].as_str().unwrap_or_default().to_owned(),
-            output: outcome.output,
+            output,
             metadata: json!({"truncated": false}),
-        })
+        }
+    }
+
+    /// What the script lets the tool say, or else what it says by itself.
+    pub(super) fn output_or(&self, own: String) -> String {
+        let scripted = &self.tool.result.output;
+        if scripted.is_empty() { own } else { scripted.clone() }
     }
 
     fn show_output(&mut self, output: &str) {
@@ -303,7 +338,7 @@ impl ToolCall {
         json!({"messageID": self.part["messageID"], "callID": self.part["callID"]})
     }
 
-    fn put_part(&self) {
+    pub(super) fn put_part(&self) {
         self.shared.world().put_part(&self.part);
     }
 

@@ -17,6 +17,7 @@ use super::{
     options::{FakeOptions, Flavour},
     price::number,
     recorder::{RecordedEvent, Recorder},
+    rules::Rule,
     run::Runner,
 };
 use crate::test_util::Script;
@@ -86,7 +87,7 @@ pub(super) struct Instance {
     pub(super) permissions: Vec<Pending<PermissionReply>>,
     pub(super) questions: Vec<Pending<QuestionReply>>,
     /// Rules that were allowed for good.
-    pub(super) approved: Vec<Value>,
+    pub(super) approved: Vec<Rule>,
 }
 
 /// A request that waits for a human.
