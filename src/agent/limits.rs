@@ -8,8 +8,8 @@ use crate::{error::InvalidInput, setters::setters};
 
 /// How long a turn may take, and for what reasons.
 ///
-/// Only progress in the session's tree moves the sliding limits: heartbeats, other sessions and "still busy" do not. All of them
-/// stand still while a human is being asked.
+/// Only progress in the session's tree moves the sliding limits: heartbeats, other sessions and "still busy" do not. They and
+/// the deadline stand still while a human is being asked; `contact_timeout` does not.
 ///
 /// As JSON an object of these names in camel case, with durations in milliseconds; what is absent has its default:
 /// `{"idleTimeout": 120000, "maxSteps": 50}`.

@@ -12,17 +12,17 @@ use super::{
     client::{ApiError, DirectoryClient, FeedSignal, GoneReason, Subscription},
     mirror::Observed,
     reading::{Back, SessionReader},
-    replies::{Verdict, ask, reply},
+    replies::{Reply, ask},
     session::{OpenCodeSession, stopped},
     turn::machine::{Action, Ended as TurnEnded, Goal, Input, Read, ReadId, Reading, Request, Turn},
     wire::{EventPayload, Message, MessageInfo, ServerEvent, SessionStatus},
 };
 use crate::{
     agent::{
-        AbortReport, AgentError, AgentErrorKind, AgentStatus, Asked, Delivery, Ended, Notice, Phase, Stop,
-        StopRequest, TurnHost, WaitOptions,
+        AbortReport, AgentError, AgentErrorKind, AgentStatus, Asked, Decision, Delivery, Ended, Notice,
+        Phase, Stop, StopRequest, TurnHost, WaitOptions,
     },
-    ids::{MessageId, RequestId},
+    ids::{MessageId, RequestId, SessionId},
 };
 
 /// This many events are taken in at once before the conversation's readers hear of them.
@@ -94,7 +94,9 @@ enum Done {
     Submitted(Result<(), ApiError>),
     Read(ReadId, Result<Reading, ApiError>),
     Aborted(AbortReport),
-    Answered(RequestId, Verdict),
+    /// A request of a session was decided about.
+    Decided(SessionId, RequestId, Decision),
+    Replied(Reply, Result<(), ApiError>),
 }
 
 impl<'a> Driver<'a> {
@@ -328,8 +330,26 @@ impl<'a> Driver<'a> {
                 self.abort = Some(report);
                 Input::AbortDone { confirmed }
             }
-            Done::Answered(request, Verdict::GoOn) => Input::Answered(request),
-            Done::Answered(request, Verdict::FailTurn) => Input::Refused(request),
+            Done::Decided(session, request, decision) => {
+                match Reply::new(self.api.clone(), session, request.clone(), decision) {
+                    Some(reply) => {
+                        self.reply(reply);
+                        Input::Decided(request)
+                    }
+                    None => Input::Refused(request),
+                }
+            }
+            Done::Replied(_, Ok(())) => return Ok(()),
+            Done::Replied(reply, Err(error)) => {
+                warn!(request = %reply.request, %error, "the request could not be answered yet");
+                let is_unauthorized = error.is_unauthorized();
+                self.cause = Some(error.into());
+                if is_unauthorized {
+                    return Err(Ended::Unauthorized);
+                }
+                self.reply(reply);
+                return Ok(());
+            }
         };
         self.take(input);
         Ok(())
@@ -426,7 +446,7 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// Lets the policy decide about a request, and tells the server.
+    /// Lets the policy decide about a request.
     fn ask(&mut self, request: Request) {
         let (id, session) = (request.id().clone(), request.session().clone());
         let path = self.session.live().tree.path(&session);
@@ -434,12 +454,16 @@ impl<'a> Driver<'a> {
         if is_human {
             self.take(Input::HumanAsked(id.clone()));
         }
-        let api = self.api.clone();
-        let answer = async move {
-            let verdict = reply(&api, &session, &id, decision.await).await;
-            Done::Answered(id, verdict)
+        self.work.push(decision.map(|decision| Done::Decided(session, id, decision)).boxed());
+    }
+
+    /// Tells the server what was decided, again and again for as long as the turn waits: an open request holds all of it.
+    fn reply(&mut self, mut reply: Reply) {
+        let send = async move {
+            let sent = reply.send().await;
+            Done::Replied(reply, sent)
         };
-        self.work.push(answer.boxed());
+        self.work.push(send.boxed());
     }
 
     /// Reports the turn's messages that changed.

@@ -1,10 +1,10 @@
 //! Gets decisions about permissions and questions to the server.
 
-use std::{future::Future, time::Duration};
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::time::sleep;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::{
     client::{ApiError, DirectoryClient},
@@ -22,69 +22,87 @@ use crate::{
 const REPLY_PAUSE: Duration = Duration::from_millis(250);
 const MAX_REPLY_PAUSE: Duration = Duration::from_secs(5);
 
-/// Whether the turn goes on after a decision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    GoOn,
-    FailTurn,
+/// A decision that the server has yet to take.
+pub(super) struct Reply {
+    api: DirectoryClient,
+    session: SessionId,
+    pub(super) request: RequestId,
+    answer: Answer,
+    has_failed: bool,
+    backoff: Backoff,
 }
 
-/// Tells the server what was decided about a request.
-pub(super) async fn reply(
-    api: &DirectoryClient,
-    session: &SessionId,
-    request: &RequestId,
-    decision: Decision,
-) -> Verdict {
-    match decision {
-        Decision::AllowOnce => reply_permission(api, session, request, PermissionReply::Once, None).await,
-        Decision::AllowAlways => reply_permission(api, session, request, PermissionReply::Always, None).await,
-        Decision::Reject(reason) => {
-            reply_permission(api, session, request, PermissionReply::Reject, Some(&reason)).await;
-        }
-        Decision::Answer(answers) => persist(request, || api.reply_question(request, &answers)).await,
-        // The abort answers it. A rejection would end the turn, too, and the two ends could not be told apart.
-        Decision::FailTurn => return Verdict::FailTurn,
-    }
-    Verdict::GoOn
+enum Answer {
+    Permission(PermissionReply),
+    Rejection(String),
+    Questions(Vec<Vec<String>>),
 }
 
-async fn reply_permission(
-    api: &DirectoryClient,
-    session: &SessionId,
-    request: &RequestId,
-    reply: PermissionReply,
-    reason: Option<&str>,
-) {
-    persist(request, || async {
-        let replied = match reason {
-            Some(reason) => api.reject_permission(request, reason).await,
-            None => api.reply_permission(request, reply).await,
+impl Reply {
+    /// What the server is to be told; nothing if the turn is to fail. The abort answers the request then: a rejection would end the
+    /// turn, too, and the two ends could not be told apart.
+    pub(super) fn new(
+        api: DirectoryClient,
+        session: SessionId,
+        request: RequestId,
+        decision: Decision,
+    ) -> Option<Self> {
+        let answer = match decision {
+            Decision::AllowOnce => Answer::Permission(PermissionReply::Once),
+            Decision::AllowAlways => Answer::Permission(PermissionReply::Always),
+            Decision::Reject(reason) => Answer::Rejection(reason),
+            Decision::Answer(answers) => Answer::Questions(answers),
+            Decision::FailTurn => return None,
         };
-        let Err(error) = replied else { return Ok(()) };
-        // Servers before 1.1 know only the old route, and answer unknown ones with a page.
-        let is_refused = error.delivery() == Delivery::Rejected && !error.is_not_found();
-        if is_refused || is_missing(api, &error).await {
-            return api.reply_permission_by_old_route(session, request, reply).await;
+        let backoff = Backoff::new(REPLY_PAUSE, MAX_REPLY_PAUSE);
+        Some(Self { api, session, request, answer, has_failed: false, backoff })
+    }
+
+    /// Tells the server, after a pause if that has failed before.
+    pub(super) async fn send(&mut self) -> Result<(), ApiError> {
+        if self.has_failed {
+            sleep(self.backoff.next_pause()).await;
+        }
+        let sent = self.send_at_once().await;
+        self.has_failed = sent.is_err();
+        sent
+    }
+
+    async fn send_at_once(&self) -> Result<(), ApiError> {
+        let (api, request) = (&self.api, &self.request);
+        let sent = match &self.answer {
+            Answer::Permission(reply) => {
+                self.or_by_old_route(api.reply_permission(request, *reply).await, *reply).await
+            }
+            Answer::Rejection(reason) => {
+                let sent = api.reject_permission(request, reason).await;
+                self.or_by_old_route(sent, PermissionReply::Reject).await
+            }
+            Answer::Questions(answers) => api.reply_question(request, answers).await,
+        };
+        match sent {
+            // One that was answered already needs no answer.
+            Err(error) if error.is_not_found() => {
+                debug!(%request, "the request is closed already");
+                Ok(())
+            }
+            sent => sent,
+        }
+    }
+
+    /// Servers before 1.1 know only the old route, and answer unknown ones with a page.
+    async fn or_by_old_route(
+        &self,
+        sent: Result<(), ApiError>,
+        reply: PermissionReply,
+    ) -> Result<(), ApiError> {
+        let Err(error) = sent else { return Ok(()) };
+        let is_known = error.is_not_found() || error.is_unauthorized();
+        let is_refused = error.delivery() == Delivery::Rejected && !is_known;
+        if is_refused || is_missing(&self.api, &error).await {
+            return self.api.reply_permission_by_old_route(&self.session, &self.request, reply).await;
         }
         Err(error)
-    })
-    .await;
-}
-
-/// Tries an answer until it arrives, for as long as the turn waits for it. A request that was answered already needs none.
-async fn persist<Replied>(request: &RequestId, mut reply: impl FnMut() -> Replied)
-where
-    Replied: Future<Output = Result<(), ApiError>>,
-{
-    let mut backoff = Backoff::new(REPLY_PAUSE, MAX_REPLY_PAUSE);
-    loop {
-        match reply().await {
-            Ok(()) => return,
-            Err(error) if error.is_not_found() => return debug!(%request, "the request is closed already"),
-            Err(error) => warn!(%request, %error, "the request could not be answered yet"),
-        }
-        sleep(backoff.next_pause()).await;
     }
 }
 

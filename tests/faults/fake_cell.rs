@@ -33,7 +33,7 @@ const DELETED: &str = "deleted";
 
 /// Plays a cell and checks all that must hold whatever its outcome.
 pub(crate) async fn play(strike: Arc<Strike>, case: String, phase: Phase) -> Seen {
-    let rig = Rig::new().await;
+    let rig = Rig::new(&strike).await;
     let warm_up = rig.stage.ask(&texts("ready")).await.unwrap();
     assert_eq!(warm_up.completion, Completion::Settled, "{case}");
 
@@ -50,6 +50,9 @@ pub(crate) async fn play(strike: Arc<Strike>, case: String, phase: Phase) -> See
         rig.stage.fake.revive().await.unwrap();
     }
     let outcome = running.await;
+    if matches!(*strike, Strike::Gone) {
+        rig.stage.fake.revive().await.unwrap();
+    }
     let Rig { stage, other, .. } = rig;
     let runs = stage.prompts_run().len() - 1;
     let struck = injection.is_none_or(|(injection, times)| injection.left() < times);
@@ -57,8 +60,10 @@ pub(crate) async fn play(strike: Arc<Strike>, case: String, phase: Phase) -> See
     stage.fake.clear_faults();
     stage.fake.restore_directory(WORKTREE);
     let is_gone = matches!(letter(&outcome), 'g' | 'G');
+    // What the server stored before it was killed can be read only when it is back, by the next prompt.
+    let is_known = !is_gone && !matches!(*strike, Strike::Gone);
     if let Ok(result) = &outcome
-        && !is_gone
+        && is_known
     {
         if result.completion == Completion::Settled {
             assert_eq!(result.answer().as_deref(), Some(ANSWER), "{case}");
@@ -82,7 +87,7 @@ pub(crate) async fn play(strike: Arc<Strike>, case: String, phase: Phase) -> See
 }
 
 impl Rig {
-    async fn new() -> Self {
+    async fn new(strike: &Strike) -> Self {
         let fake = FakeOpenCode::start_with(quick().heartbeat(ms(100))).await.unwrap();
         let feed = feed().silence(ms(700)).ready_timeout(ms(700));
         let client = |fake: &FakeOpenCode| {
@@ -97,6 +102,7 @@ impl Rig {
         // Graces are long against the time that a busy machine may take to let a turn go on.
         let wait =
             WaitOptions::default().start_timeout(ms(1000)).settle_grace(ms(1500)).idle_timeout(ms(30_000));
+        let wait = if matches!(strike, Strike::Gone) { wait.contact_timeout(ms(1000)) } else { wait };
         let manager = ConversationManager::builder(client(&fake))
             .permissions(human.policy())
             .wait(wait)
@@ -171,7 +177,7 @@ impl Rig {
                 return Some((injection, *times));
             }
             Strike::Restart => fake.restart().await.unwrap(),
-            Strike::Outage | Strike::SlowStart => fake.kill().await.unwrap(),
+            Strike::Outage | Strike::SlowStart | Strike::Gone => fake.kill().await.unwrap(),
             Strike::RunDies => fake.remove_directory(WORKTREE),
             Strike::Dispose => self.or_let_go(phase, fake.dispose(WORKTREE)).await,
             Strike::Abort => self.or_let_go(phase, async { self.other.abort(session).await.unwrap() }).await,

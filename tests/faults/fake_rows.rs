@@ -23,6 +23,8 @@ pub(crate) enum Strike {
     Restart,
     /// The server is killed and is back when the manager has noticed.
     Outage,
+    /// The server is killed and is away for as long as the turn waits.
+    Gone,
     Dispose,
     /// Another client aborts the session.
     Abort,
@@ -43,8 +45,9 @@ pub(crate) enum Strike {
 /// The promises.
 pub(crate) fn rows() -> Vec<Row<Arc<Strike>>> {
     use Strike::{
-        Abort, AllowElsewhere, ClockAhead, ClockBehind, CutStreams, Delete, Dispose, EndStreams, Outage,
-        Read, RejectElsewhere, Reply, Restart, RunDies, SilenceStreams, SlowStart, Streams, Submission,
+        Abort, AllowElsewhere, ClockAhead, ClockBehind, CutStreams, Delete, Dispose, EndStreams, Gone,
+        Outage, Read, RejectElsewhere, Reply, Restart, RunDies, SilenceStreams, SlowStart, Streams,
+        Submission,
     };
     // More than any cell needs, and yet counted.
     let always = 1_000_000;
@@ -100,6 +103,7 @@ pub(crate) fn rows() -> Vec<Row<Arc<Strike>>> {
         row("rejected by another client", RejectElsewhere, ". . . . . . . R . ."),
         row("server killed, back at once", Restart, "S S S I I I I I I S"),
         row("server killed, back later", Outage, "S S S I I I I I I S"),
+        row("server killed, stays away", Gone, "t t t T T T T T T T"),
         row("server killed, starts slowly", SlowStart, "S S S I I I I I I S"),
         // The step that runs goes on; the next one dies.
         row("run dies in a living server", RunDies, "D D D . . D D D . ."),

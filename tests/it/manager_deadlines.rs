@@ -1,11 +1,11 @@
 //! No wait is endless, and no live turn is cut off.
 
-use std::time::Duration;
+use std::{future::ready, time::Duration};
 
-use futures_util::future::join_all;
+use futures_util::{StreamExt, future::join_all};
 use opencode_conductor::{
-    Allowed, Completion, Decision, Delivery, Limit, PermissionPolicy, PromptError, TimeoutAction,
-    WaitOptions,
+    Allowed, ApprovalDesk, Completion, Decision, Delivery, Limit, PermissionPolicy, PromptError,
+    TimeoutAction, WaitOptions, error_chain,
     test_util::{Fault, Flavour, Moment, ProviderError, Route, Script, Step},
 };
 use tokio::time::{Instant, sleep};
@@ -248,6 +248,72 @@ async fn clocks_stand_still_while_a_human_is_asked() {
     // And only then.
     let result = stage.send(stage.input(&gated_text("never", "one two")).wait(wait)).await.unwrap();
     assert!(matches!(result.completion, Completion::TimedOut { .. }));
+}
+
+/// The clocks stand still for the person, not for what becomes of the answer.
+#[tokio::test]
+async fn an_answer_that_the_server_does_not_take_does_not_hold_the_turn() {
+    let limit = ms(2000);
+    let asks = Script::new([Step::tool(asking_tool("touch x")), Step::text("done")]);
+    let cases = [
+        (Fault::Status(500), Some(Limit::Tool), "cannot answer a permission request"),
+        (Fault::Status(401), None, "refuses the credentials"),
+    ];
+    join_all(cases.map(|(fault, expected, cause)| {
+        let asks = &asks;
+        async move {
+            let stage = Stage::with(quick(), |manager| {
+                manager.permissions(PermissionPolicy::ask(|_| async { Decision::AllowOnce }))
+            })
+            .await;
+            stage.fake.inject(Route::ReplyPermission, fault.clone()).always();
+            let wait = long().tool_timeout(limit);
+            let result = soon(stage.send(stage.input(asks).wait(wait))).await.unwrap();
+            match (&result.completion, expected) {
+                (Completion::TimedOut { limit, .. }, Some(expected)) => {
+                    assert_eq!(*limit, expected, "{fault:?}");
+                }
+                (Completion::Unauthorized, None) => {}
+                (other, _) => panic!("{fault:?}: {other:?}"),
+            }
+            let failed = error_chain(&result.settled().unwrap_err());
+            assert!(failed.contains(cause), "{fault:?}: {failed:?} has no {cause:?}");
+            stage.fake.clear_faults();
+            let next = soon(stage.ask(&texts("next"))).await.unwrap();
+            assert_eq!(next.answer().as_deref(), Some("next"), "{fault:?}: the queue goes on");
+        }
+    }))
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_stays_away_while_a_person_is_asked_ends_the_turn() {
+    let asks = Script::new([Step::tool(asking_tool("touch x")), Step::text("done")]);
+    join_all(["answered when it is gone", "never answered"].map(|case| {
+        let asks = &asks;
+        async move {
+            let desk = ApprovalDesk::new();
+            let stage = Stage::with(quick(), |manager| manager.permissions(desk.permissions())).await;
+            let running = stage.manager.prompt(stage.input(asks).wait(long().contact_timeout(ms(1000))));
+            let running = running.start();
+            let ask = soon(desk.watch().filter(|asks| ready(!asks.is_empty())).next()).await;
+            let ask = ask.unwrap().remove(0);
+            stage.fake.kill().await.unwrap();
+            if case != "never answered" {
+                desk.answer(&ask.root, &ask.id, Decision::AllowOnce).unwrap();
+            }
+            let result = soon(running).await.unwrap();
+            let Completion::TimedOut { limit: Limit::Contact, abort: Some(abort), .. } = &result.completion
+            else {
+                panic!("{case}: {:?}", result.completion)
+            };
+            assert!(!abort.confirmed, "{case}");
+            assert_eq!(desk.pending(), [], "{case}");
+            let failed = error_chain(&result.settled().unwrap_err());
+            assert!(failed.contains("cannot be reached"), "{case}: {failed}");
+        }
+    }))
+    .await;
 }
 
 #[tokio::test]

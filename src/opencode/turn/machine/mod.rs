@@ -202,7 +202,7 @@ impl Turn {
                     self.limits.human_asked(now, request);
                 }
             }
-            Input::Answered(request) => self.limits.human_answered(now, &request),
+            Input::Decided(request) => self.limits.human_answered(now, &request),
             Input::Refused(request) => {
                 self.limits.human_answered(now, &request);
                 if !self.requests.is_closed(&request) {

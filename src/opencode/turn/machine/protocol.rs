@@ -47,10 +47,10 @@ pub(crate) enum Input<'a> {
     ReadDone(ReadId, Reading),
     /// A read failed.
     ReadFailed(ReadId),
-    /// A human was asked about a request; the limits stand still.
+    /// A human was asked about a request: all limits stand still but that of a server out of reach, which could not take the answer.
     HumanAsked(RequestId),
-    /// The decision about a request has been sent, or could not be.
-    Answered(RequestId),
+    /// A request was decided about: no human is waited for. The server may not have the answer yet.
+    Decided(RequestId),
     /// The decision about a request is to end the turn.
     Refused(RequestId),
     /// The abort that was asked for has been made, or could not be.
@@ -81,7 +81,7 @@ pub(crate) enum Action {
     Submit,
     /// Read the session, then say [`Input::ReadDone`] or [`Input::ReadFailed`].
     Read(Read),
-    /// Decide about a request, then say [`Input::Answered`] or [`Input::Refused`]; before that [`Input::HumanAsked`] if it takes
+    /// Decide about a request, then say [`Input::Decided`] or [`Input::Refused`]; before that [`Input::HumanAsked`] if it takes
     /// a human.
     Ask(Request),
     /// A request that was to be decided about needs no answer any more.

@@ -21,7 +21,7 @@ pub(super) struct SlidingLimits {
     retrying_since: Option<Duration>,
     /// There has been no stream since then, and every request has failed.
     out_of_reach_since: Option<Duration>,
-    /// The requests that a human has yet to answer. All limits stand still until then.
+    /// The requests that a human has yet to answer. All limits but that of contact stand still until then.
     humans: BTreeSet<RequestId>,
     paused_since: Option<Duration>,
     /// How long the limits have stood still in all.
@@ -101,17 +101,18 @@ impl SlidingLimits {
         }
     }
 
-    /// The limit in force and when it runs out; none while a human is asked.
+    /// The limit in force and when it runs out. While a human is asked there is none but that of contact: a server that is out of
+    /// reach has lost the request, or could not take the answer.
     pub(super) fn in_force(&self, options: &WaitOptions, facts: &Facts) -> Option<(Limit, Duration)> {
+        let contact = self.out_of_reach_since.map(|since| (Limit::Contact, since + options.contact_timeout));
         if self.paused_since.is_some() {
-            return None;
+            return contact;
         }
         let sliding = match self.retrying_since {
             Some(since) => (Limit::Retry, since + options.retry_budget),
             None if facts.tool_running => (Limit::Tool, self.last_progress + options.tool_timeout),
             None => (Limit::Idle, self.last_progress + options.idle_timeout),
         };
-        let contact = self.out_of_reach_since.map(|since| (Limit::Contact, since + options.contact_timeout));
         let deadline = options.deadline.map(|limit| (Limit::Deadline, self.began + self.paused + limit));
         // Of several that run out together, a deadline is what the caller has set.
         deadline.into_iter().chain(contact).chain([sliding]).min_by_key(|(_, at)| *at)

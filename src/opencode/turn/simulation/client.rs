@@ -200,7 +200,7 @@ impl World {
             return self.input(Input::Refused(request));
         }
         self.at(Duration::ZERO, Scheduled::Reply { request: request.clone() });
-        self.input(Input::Answered(request));
+        self.input(Input::Decided(request));
     }
 
     fn print(&self, what: &impl std::fmt::Debug) {

@@ -159,7 +159,7 @@ fn the_clocks_stand_still_while_a_human_is_asked() {
         }
         assert!(!bench.done.contains(&Done::Abort));
     }
-    bench.input(Input::Answered(request));
+    bench.input(Input::Decided(request));
     assert!(bench.turn.next_wakeup().is_some_and(|at| at > bench.now));
     let answered = bench.now;
     let mut number = 1;
@@ -299,6 +299,32 @@ fn a_server_that_is_out_of_reach_is_given_up_sooner_than_a_silent_model() {
     bench.input(Input::StreamLost);
     assert_eq!(out_of_reach(&mut bench), 45);
     assert_eq!(bench.abort_done(), finish(Ended::Limit(Limit::Contact)));
+}
+
+/// It has lost the request, or could not take the answer: the human may answer in an hour, or never.
+#[test]
+fn a_server_that_is_out_of_reach_is_not_waited_for_while_a_human_is_asked() {
+    let request = RequestId::new("per_1");
+    let asked = || {
+        let mut bench = Bench::running();
+        bench.tool(1, "call", ToolStatus::Running);
+        bench.asks(ROOT, "per_1", 1);
+        bench.input(Input::HumanAsked(request.clone()));
+        bench
+    };
+    let mut bench = asked();
+    bench.input(Input::StreamLost);
+    assert_eq!(out_of_reach(&mut bench), 45);
+    assert_eq!(bench.abort_done(), finish(Ended::Limit(Limit::Contact)));
+
+    // What the answer does not reach after that is held to the limits like anything else.
+    let mut bench = asked();
+    bench.now += 3600 * SECOND;
+    bench.input(Input::Decided(request.clone()));
+    let decided = bench.now;
+    assert_eq!(bench.wait_reading(&SessionStatus::Busy), [Done::Abort]);
+    assert_eq!(bench.now.saturating_sub(decided).as_secs(), 600);
+    assert_eq!(bench.abort_done(), finish(Ended::Limit(Limit::Tool)));
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn a_request_is_passed_on_once() {
     assert_eq!(bench.event(EventPayload::PermissionAsked(again)), []);
     bench.input(Input::StreamGap);
     assert_eq!(bench.read(SessionStatus::Busy), []);
-    assert_eq!(bench.input(Input::Answered("per_1".into())), []);
+    assert_eq!(bench.input(Input::Decided("per_1".into())), []);
     assert_eq!(bench.event(replied("per_1")), [closed("per_1")]);
     assert_eq!(bench.event(replied("per_1")), []);
     // The list may be older than the answer.
@@ -168,7 +168,7 @@ fn an_answer_of_a_human_is_not_followed_by_a_timeout() {
     bench.input(Input::HumanAsked("per_1".into()));
     bench.now += 300 * SECOND;
     let looked = Scope { requests: true, ..Scope::MESSAGES };
-    assert_eq!(bench.input(Input::Answered("per_1".into())), [Done::Read(looked)]);
+    assert_eq!(bench.input(Input::Decided("per_1".into())), [Done::Read(looked)]);
     bench.read(SessionStatus::Busy);
     assert_eq!(bench.wait(9 * SECOND), []);
 }
