@@ -256,8 +256,8 @@ impl TurnHost for Host<'_> {
         let turns = &self.turn.inner.counters.turns;
         let update = match notice {
             Notice::Submitted { message_id, kick } => {
-                debug!(%message_id, kick, "submit");
-                self.turn.submissions.fetch_add(1, Ordering::Relaxed);
+                let attempt = self.turn.submissions.fetch_add(1, Ordering::Relaxed) + 1;
+                debug!(%message_id, attempt, kick, "submit");
                 turns.submissions.increment();
                 turns.kicks.add(usize::from(kick));
                 Update::Submitted(message_id)

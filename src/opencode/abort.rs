@@ -13,7 +13,7 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause before the server is asked again whether everything has stopped.
 const ABORT_PAUSE: Duration = Duration::from_millis(200);
 
-/// Aborts a session and its descendants and looks whether they have stopped.
+/// Aborts a session and its descendants and looks whether they have stopped. The caller's span names the session in the log.
 pub(super) async fn abort_tree(
     api: &DirectoryClient,
     root: SessionId,
@@ -36,7 +36,7 @@ pub(super) async fn abort_tree(
     };
     let confirmed = timeout(ABORT_TIMEOUT, stop).await.unwrap_or(false);
     if !confirmed {
-        warn!(session = %root, "the abort could not be confirmed");
+        warn!("the abort could not be confirmed");
     }
     AbortReport::new(confirmed, sessions)
 }

@@ -223,7 +223,7 @@ impl<'a> Driver<'a> {
                 return ended;
             }
             for action in actions {
-                trace!(session = %self.session.id, ?action, "turn");
+                trace!(?action, "turn");
                 ended = ended.or(self.perform(action));
             }
         }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use tracing::{Instrument, error_span};
 
 use super::{
     abort::abort_tree,
@@ -135,7 +136,7 @@ impl OpenCodeSession {
         let ended = match driven.ended {
             // What was interrupted or never ran stays as it is: the next prompt may be sent.
             Ok(
-                ended @ (TurnEnded::Settled
+                ended @ (TurnEnded::AtRest
                 | TurnEnded::Interrupted
                 | TurnEnded::Failed(_)
                 | TurnEnded::NotStarted { .. }),
@@ -233,7 +234,7 @@ impl OpenCodeSession {
         let Driven { ended, prompt, mut delivery, is_unbroken, abort, cause } = driven;
         let prompt = prompt.as_ref().unwrap_or(&prepared.message_id);
         let mut live = self.live();
-        if matches!(ended, Ok(TurnEnded::Settled | TurnEnded::Interrupted | TurnEnded::Failed(_))) {
+        if matches!(ended, Ok(TurnEnded::AtRest | TurnEnded::Interrupted | TurnEnded::Failed(_))) {
             live.came_to_rest();
         }
         live.was_aborted = abort.as_ref().is_some_and(|abort| abort.confirmed);
@@ -245,7 +246,7 @@ impl OpenCodeSession {
             delivery = Delivery::Started;
         }
         let ended = match ended {
-            Ok(TurnEnded::Settled) => Ended::Completed(outcome::completion_of_rest(&messages, is_unbroken)),
+            Ok(TurnEnded::AtRest) => Ended::Completed(outcome::completion_of_rest(&messages, is_unbroken)),
             Ok(TurnEnded::Interrupted) => Ended::Completed(Completion::Interrupted),
             Ok(TurnEnded::Failed(error)) => Ended::Completed(Completion::Failed(Failure::from(&error))),
             Ok(TurnEnded::NotStarted { error }) => {
@@ -361,11 +362,14 @@ impl OpenSession for OpenCodeSession {
             live.is_at_rest = false;
             live.tree.confirmed().cloned().collect()
         };
-        Box::pin(async move {
+        // The span of a prompt, if there is one, would name the session a second time.
+        let span = error_span!(parent: None, "abort", session = %self.id);
+        let abort = async move {
             let report = abort_tree(&self.api(), self.id.clone(), sessions).await;
             self.live().was_aborted = report.confirmed;
             report
-        })
+        };
+        Box::pin(abort.instrument(span))
     }
 
     fn load(&self) -> BoxFuture<'_, Result<(), AgentError>> {

@@ -11,7 +11,10 @@ use opencode_conductor::{
 };
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::support::stage::{Stage, ms, quick, texts, waits};
+use crate::support::{
+    soon,
+    stage::{Stage, ms, quick, texts, waits},
+};
 
 /// Collects what is logged.
 #[derive(Clone, Default)]
@@ -27,6 +30,12 @@ impl Sink {
         let text = self.text();
         let lines = text.lines().filter(|line| line.contains(words));
         lines.map(|line| normal(line.trim_start())).collect()
+    }
+
+    /// Inside a span that has them, ids are not said again.
+    fn names_once(&self, id: &str) {
+        let twice = self.lines(" prompt{").into_iter().find(|line| line.matches(id).count() > 1);
+        assert_eq!(twice, None);
     }
 }
 
@@ -102,6 +111,18 @@ async fn a_turn_that_failed_is_a_warning_and_never_settled() {
     assert_eq!(sink.lines(""), [failed]);
 }
 
+/// Not at any level: who looks for turns that went well must not find it.
+#[tokio::test]
+async fn no_line_of_a_turn_that_failed_calls_it_settled() {
+    let (stage, sink, _guard) = stage(tracing::Level::TRACE, |manager| manager).await;
+    stage.ask(&Script::new([Step::error(400)])).await.unwrap();
+    let lines = sink.lines("");
+    assert!(lines.iter().any(|line| line.contains("turn over")), "{lines:#?}");
+    let settled: Vec<_> = lines.iter().filter(|line| line.to_lowercase().contains("settled")).collect();
+    assert!(settled.is_empty(), "{settled:#?}");
+    sink.names_once(stage.session.as_str());
+}
+
 #[tokio::test]
 async fn a_turn_that_ran_out_of_time_says_so_with_or_without_an_answer() {
     let limits = waits().idle_timeout(ms(300));
@@ -159,13 +180,30 @@ async fn a_prompt_that_was_sent_again_is_told_from_the_first_time() {
     let (stage, sink, _guard) = stage(tracing::Level::DEBUG, |manager| manager.wait(waits()).unwrap()).await;
     stage.fake.inject(Route::PromptAsync, Fault::LosePrompt);
     stage.ask(&texts("at last")).await.unwrap();
-    let submit = |kick: bool| format!("DEBUG {} submit message_id=_ kick={kick}", span(&stage));
-    assert_eq!(sink.lines(" submit "), [submit(false), submit(true)]);
+    let submit = |attempt: u32, kick: bool| {
+        format!("DEBUG {} submit message_id=_ attempt={attempt} kick={kick}", span(&stage))
+    };
+    assert_eq!(sink.lines(" submit message_id="), [submit(1, false), submit(2, true)]);
     let settled = sink.lines("turn settled");
     assert_eq!(settled.len(), 1);
     assert!(settled[0].ends_with("submissions=2"), "{settled:?}");
-    // Inside the span they are not said again.
-    let twice =
-        sink.lines(" prompt{").into_iter().find(|line| line.matches(stage.session.as_str()).count() > 1);
-    assert_eq!(twice, None);
+    sink.names_once(stage.session.as_str());
+    // One whose answer was lost is no kick.
+    stage.fake.inject(Route::PromptAsync, Fault::DropBeforeEffect);
+    stage.ask(&texts("at last")).await.unwrap();
+    assert_eq!(sink.lines(" submit message_id=")[2..], [submit(1, false), submit(2, false)]);
+}
+
+#[tokio::test]
+async fn an_abort_that_was_not_confirmed_names_its_session_once() {
+    let limits = waits().idle_timeout(ms(300));
+    let (stage, sink, _guard) = stage(tracing::Level::WARN, |manager| manager.wait(limits).unwrap()).await;
+    let running = stage.start(&Script::new([Step::text("never").gate_before("never")]));
+    soon(stage.fake.wait_at("never")).await;
+    stage.fake.inject(Route::Status, Fault::Status(400)).always();
+    soon(running).await.unwrap();
+    stage.manager.abort(&stage.session).await.unwrap();
+    let spans = [span(&stage), format!("abort{{session={}}}:", stage.session)];
+    let lines = spans.map(|span| format!("WARN {span} the abort could not be confirmed"));
+    assert_eq!(sink.lines("could not be confirmed"), lines);
 }

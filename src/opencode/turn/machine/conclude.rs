@@ -232,7 +232,7 @@ impl Turn {
     fn conclude(&mut self, now: Duration, tree: &mut SessionTree, conclusion: Conclusion) {
         match conclusion {
             Conclusion::DescendantRuns => {}
-            Conclusion::Settled { .. } => self.finish(Ended::Settled),
+            Conclusion::Settled { .. } => self.finish(Ended::AtRest),
             Conclusion::Interrupted | Conclusion::Vanished => {
                 self.settle(tree);
                 self.finish(Ended::Interrupted);

@@ -151,8 +151,8 @@ impl Scope {
 /// How a turn ended.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Ended {
-    /// The session is at rest and every message after the prompt is complete.
-    Settled,
+    /// The session is at rest and every message after the prompt is complete. The messages say whether the model finished or failed.
+    AtRest,
     /// The session is at rest but a message will never be complete, or what the server had of the turn is gone: the server died
     /// meanwhile.
     Interrupted,
@@ -186,7 +186,7 @@ impl Ended {
     /// What it is in a word or two, without what the server said.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Settled => "settled",
+            Self::AtRest => "at rest",
             Self::Interrupted => "interrupted",
             Self::Failed(_) => "failed",
             Self::NotStarted { .. } => "not started",

@@ -73,7 +73,7 @@ fn failure(cleanup_ms: u64) -> Vec<Beat> {
 #[test]
 fn an_answer_costs_one_read() {
     let mut world = World::scripted([answer(500)]);
-    assert!(world.ends(&Ended::Settled) < 50 * MILLI);
+    assert!(world.ends(&Ended::AtRest) < 50 * MILLI);
     assert_eq!((world.client.submissions, world.client.reads), (1, 1));
     assert_eq!(world.client.recorded, Delivery::Started);
 }
@@ -88,7 +88,7 @@ fn a_run_with_nothing_but_its_idle_left_to_say_is_over() {
     run[last_idle].after = 5 * SECOND;
     let mut world = World::scripted([run]).after(100, Scheduled::Cut);
     world.wire.steady = true;
-    assert_eq!(world.play(), &Ended::Settled);
+    assert_eq!(world.play(), &Ended::AtRest);
     assert!(world.server.running, "its second idle is still to come");
     assert_eq!(world.server.runs_begun, 1);
     // The next prompt.
@@ -108,7 +108,7 @@ fn a_late_error_of_the_turn_before_does_not_fail_this_one() {
     world.add_history(false);
     world.server.cleanup_until = Some(world.now + 300 * MILLI);
     let mut world = world.after(600, Scheduled::LateError);
-    world.ends(&Ended::Settled);
+    world.ends(&Ended::AtRest);
     assert_eq!(world.client.turn.kicks(), 1);
     assert_eq!(world.server.runs_begun, 1);
 }
@@ -130,7 +130,7 @@ fn a_request_is_found_although_the_read_after_the_gap_fails() {
         let mut world = World::scripted([root(beats).collect()]).after(lost, what);
         world.client.policy = client::Policy::Rule;
         world.wire.failing_reads = BTreeSet::from([1]);
-        assert!(world.ends(&Ended::Settled) < 3 * SECOND);
+        assert!(world.ends(&Ended::AtRest) < 3 * SECOND);
     }
 }
 
@@ -143,7 +143,7 @@ fn a_prompt_that_moves_while_it_runs_keeps_its_first_steps() {
     // The first one is on its way for long, and the second one arrives when the first has begun to run.
     let mut world = World::scripted([run])
         .fates([Fate::ArrivesUnanswered { after_ms: 300 }, Fate::ArrivesUnanswered { after_ms: 800 }]);
-    world.ends(&Ended::Settled);
+    world.ends(&Ended::AtRest);
     assert_eq!(world.server.runs_begun, 1);
     let prompt = world.server.prompt().unwrap().info.time().created;
     let steps: Vec<_> = world.server.steps().map(|step| step.time.created).collect();
@@ -158,7 +158,7 @@ fn a_prompt_that_runs_again_after_it_failed_is_waited_for() {
     for after_ms in 200..500 {
         let mut world = World::scripted([failure(100), answer(300)])
             .fates([Fate::ArrivesUnanswered { after_ms: 300 }, Fate::ArrivesUnanswered { after_ms }]);
-        world.ends(&Ended::Settled);
+        world.ends(&Ended::AtRest);
         let steps: Vec<bool> = world.server.steps().map(|step| step.error.is_some()).collect();
         match steps[..] {
             [true] => {}
@@ -181,7 +181,7 @@ fn text_that_is_streamed_unheard_is_not_silence() {
     for cut in [1_000, 16_000, 31_000, 46_000] {
         world = world.after(cut, Scheduled::Cut);
     }
-    world.ends(&Ended::Settled);
+    world.ends(&Ended::AtRest);
 }
 
 /// All that is known of a subagent in the background is the call that started it.
@@ -200,7 +200,7 @@ fn a_background_subagent_whose_events_were_missed_is_waited_for() {
             for what in [Scheduled::Cut, Scheduled::Overflow] {
                 let mut world = World::scripted([beats.clone()]).after(lost, what);
                 world.wire.message_events = message_events;
-                world.ends(&Ended::Settled);
+                world.ends(&Ended::AtRest);
                 assert_eq!(world.server.steps().count(), 2, "{lost}, {message_events}");
             }
         }
@@ -212,7 +212,7 @@ fn a_background_subagent_whose_events_were_missed_is_waited_for() {
 fn a_long_cleanup_is_neither_an_interruption_nor_a_failure() {
     for cleanup in [4_000, 6_000, 30_000] {
         let mut world = World::scripted([failure(cleanup)]);
-        assert!(world.ends(&Ended::Settled) < SECOND, "{cleanup}");
+        assert!(world.ends(&Ended::AtRest) < SECOND, "{cleanup}");
     }
 }
 
@@ -246,13 +246,13 @@ fn a_status_that_is_not_known_holds_a_turn_for_no_longer_than_a_grace() {
     let idle = run.len() - 2;
     run[idle].what = What::Status(Doing::Finished);
     let mut world = World::scripted([run.clone()]);
-    let late = world.ends(&Ended::Settled);
+    let late = world.ends(&Ended::AtRest);
     assert!((4 * SECOND..SETTLE_GRACE + SECOND).contains(&late), "{late:?}");
 
     // Nor is a step cut off that takes longer, with a status that is not known.
     run[0].what = What::Status(Doing::Thinking);
     run[2].after = 30 * SECOND;
-    World::scripted([run]).ends(&Ended::Settled);
+    World::scripted([run]).ends(&Ended::AtRest);
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn a_subagent_whose_idle_is_never_said_holds_a_turn_for_no_longer_than_a_grace()
         .chain(root([(ms(5), What::TaskDone { child: 1, background: false }), (ms(5), What::Complete)]))
         .chain(root([(ms(5), IDLE), (MILLI, What::End)]));
     let mut world = World::scripted([beats.collect()]);
-    let late = world.ends(&Ended::Settled);
+    let late = world.ends(&Ended::AtRest);
     assert!(late < SETTLE_GRACE + SECOND, "{late:?}");
 }
 
@@ -275,13 +275,13 @@ fn a_client_that_dies_at_any_moment_leaves_a_turn_that_ends_as_it_should() {
             let fate = if is_answered { Fate::Arrives } else { Fate::ArrivesUnanswered { after_ms: 0 } };
             let mut world = World::scripted([answer(2000)]).fates([fate]);
             world.client.dies_at = Some(dies_at);
-            world.ends(&Ended::Settled);
+            world.ends(&Ended::AtRest);
             assert_eq!(world.server.runs_begun, 1, "{dies_at:?}");
         }
     }
     for dies in (0..3000).step_by(7) {
         let mut world = World::scripted([answer(2000)]).after(dies, Scheduled::ClientDies);
-        world.ends(&Ended::Settled);
+        world.ends(&Ended::AtRest);
         assert_eq!((world.server.runs_begun, world.client.number), (1, u32::from(dies < 2045)), "{dies}");
     }
 }

@@ -16,7 +16,7 @@ impl World {
         };
         let is_rest = self.client.goal == Goal::Rest;
         match ended {
-            Ended::Settled => {
+            Ended::AtRest => {
                 // A run that has only its idle left to say has said everything. A good run is not repeated: a late submission
                 // makes the session busy for a moment, and nothing else. And what was stored after the last look was not seen.
                 let unseen = server.stored_at > self.client.listed_at;

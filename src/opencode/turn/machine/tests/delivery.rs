@@ -128,7 +128,7 @@ fn a_prompt_that_the_server_has_under_another_id_is_not_sent_again() {
             panic!("no step")
         };
         step.parent_id = Some("msg_renamed".into());
-        assert_eq!(bench.wait_reading(&SessionStatus::Idle), finish(Ended::Settled), "{unclear}");
+        assert_eq!(bench.wait_reading(&SessionStatus::Idle), finish(Ended::AtRest), "{unclear}");
         assert_eq!(bench.turn.prompt().map(MessageId::as_str), Some("msg_renamed"));
         assert_eq!(bench.done.iter().filter(|done| **done == Done::Submit).count(), 1);
     }

@@ -7,7 +7,7 @@ fn a_normal_turn_needs_one_submission_and_one_read() {
     let mut bench = Bench::running();
     bench.complete(1);
     assert_eq!(bench.idle(), [read(true, false, false)]);
-    assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::Settled));
+    assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::AtRest));
     assert_eq!(bench.turn.delivery(), Delivery::Started);
     assert_eq!(bench.turn.next_wakeup(), None);
 }
@@ -19,7 +19,7 @@ fn a_last_read_is_the_truth_also_about_what_is_gone() {
     bench.answer(2);
     bench.idle();
     bench.messages_of(ROOT).truncate(2);
-    assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::Settled));
+    assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::AtRest));
     assert_eq!(bench.tree.turn(&ROOT.into(), &PROMPT.into()).count(), 1);
 }
 
@@ -37,7 +37,7 @@ fn a_read_that_news_overtook_is_not_the_truth() {
     assert_eq!(bench.tree.turn(&ROOT.into(), &PROMPT.into()).count(), 2);
     bench.stored = newest;
     assert_eq!(bench.idle(), [read(true, false, false)]);
-    assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::Settled));
+    assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::AtRest));
 }
 
 /// The step that it does not list was told of while it was made, without a word about the session.
@@ -86,7 +86,7 @@ fn the_first_of_two_idles_waits_for_the_message_to_complete() {
     assert_eq!(bench.wait(2 * SECOND), []);
     assert_eq!(bench.complete(1), [read(true, false, false)]);
     assert_eq!(bench.idle(), []);
-    assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::Settled));
+    assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::AtRest));
 }
 
 /// A busy machine needs seconds to clean up after an error, and a large repository more.
@@ -103,7 +103,7 @@ fn a_cleanup_that_takes_long_is_no_interruption() {
         }
     }
     bench.complete(1);
-    assert_eq!(bench.wait_reading(&SessionStatus::Idle), finish(Ended::Settled));
+    assert_eq!(bench.wait_reading(&SessionStatus::Idle), finish(Ended::AtRest));
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn an_error_in_a_cleanup_is_not_the_end() {
     bench.error("UnknownError");
     assert_eq!(bench.wait(9 * SECOND), []);
     assert_eq!(bench.complete(1), [read(true, false, false)]);
-    assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::Settled));
+    assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::AtRest));
 }
 
 /// The error of a run that recovered is no reason to doubt the error that it dies of.
@@ -199,7 +199,7 @@ fn a_status_that_is_not_known_says_nothing() {
     let began = bench.now;
     assert_eq!(bench.wait(9 * SECOND), [read(true, true, false)]);
     assert_eq!(bench.now.saturating_sub(began), WaitOptions::default().settle_grace);
-    assert_eq!(bench.read(unrecognised()), finish(Ended::Settled));
+    assert_eq!(bench.read(unrecognised()), finish(Ended::AtRest));
     assert!(bench.tree.is_at_rest(&ROOT.into()));
 
     // What happens meanwhile shows that it runs.
@@ -212,7 +212,7 @@ fn a_status_that_is_not_known_says_nothing() {
     assert_eq!(bench.wait(2 * SECOND), [read(true, true, false)]);
     bench.unheard(|bench| bench.answer(3));
     assert_eq!(bench.read(unrecognised()), []);
-    assert_eq!(bench.wait_reading(&unrecognised()), finish(Ended::Settled));
+    assert_eq!(bench.wait_reading(&unrecognised()), finish(Ended::AtRest));
 
     // A step that goes on is not interrupted by it.
     let mut bench = Bench::running();
@@ -249,7 +249,7 @@ fn a_descendant_with_a_status_that_is_not_known_works_while_its_messages_say_so(
     let completed = Some(bench.created());
     assert_eq!(bench.step_of(CHILD, 50, completed), []);
     assert_eq!(bench.wait(9 * SECOND), [read(true, true, true)]);
-    assert_eq!(bench.read_of(still), finish(Ended::Settled));
+    assert_eq!(bench.read_of(still), finish(Ended::AtRest));
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn a_descendant_that_alone_keeps_the_turn_open_is_looked_at_at_once() {
     let began = bench.now;
     assert_eq!(bench.idle(), [read(false, true, false)]);
     assert_eq!(bench.read(SessionStatus::Idle), []);
-    assert_eq!(bench.wait_reading(&SessionStatus::Idle), finish(Ended::Settled));
+    assert_eq!(bench.wait_reading(&SessionStatus::Idle), finish(Ended::AtRest));
     let took = bench.now.saturating_sub(began);
     assert!(took < WaitOptions::default().settle_grace + SECOND, "{took:?}");
 
@@ -320,7 +320,7 @@ fn a_prompt_of_the_servers_own_is_waited_for_and_then_answered() {
     assert_eq!(bench.read(SessionStatus::Busy), []);
     bench.answer(3);
     bench.idle();
-    assert_eq!(bench.wait_reading(&SessionStatus::Idle), finish(Ended::Settled));
+    assert_eq!(bench.wait_reading(&SessionStatus::Idle), finish(Ended::AtRest));
 }
 
 /// The list was made between the two, after a status that was idle.
@@ -342,14 +342,14 @@ fn a_prompt_of_the_servers_own_that_does_not_run_yet_is_waited_for() {
     bench.wait(2 * SECOND);
     assert_eq!(bench.read(SessionStatus::Busy), []);
     bench.unheard(|bench| bench.complete(3));
-    assert_eq!(bench.wait_reading(&SessionStatus::Idle), finish(Ended::Settled));
+    assert_eq!(bench.wait_reading(&SessionStatus::Idle), finish(Ended::AtRest));
 }
 
 #[test]
 fn waiting_for_rest_needs_no_prompt() {
     let mut bench = Bench::rest();
     assert_eq!(bench.input(Input::StreamOpened), [read(true, true, true)]);
-    assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::Settled));
+    assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::AtRest));
 
     let mut bench = Bench::rest();
     bench.input(Input::StreamOpened);

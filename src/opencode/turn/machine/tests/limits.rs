@@ -16,7 +16,7 @@ fn without_a_stream_the_prompt_goes_out_and_the_session_is_polled() {
     bench.read(SessionStatus::Idle);
     // Once in a while with everything that no event may have told of.
     assert_eq!(bench.wait(2 * SECOND), [read(true, true, true)]);
-    assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::Settled));
+    assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::AtRest));
 }
 
 #[test]

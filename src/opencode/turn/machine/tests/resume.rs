@@ -55,7 +55,7 @@ fn a_prompt_that_was_answered_meanwhile_is_settled() {
         let mut bench = resume(from);
         bench.unheard(|bench| (bench.store_prompt(), bench.answer(1)));
         assert_eq!(bench.read(SessionStatus::Idle), [read(true, true, false)], "{from:?}");
-        assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::Settled), "{from:?}");
+        assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::AtRest), "{from:?}");
         let unrecorded = if from == Delivery::Started { vec![] } else { vec![Delivery::Started] };
         assert_eq!(bench.recorded, unrecorded, "{from:?}");
         assert!(!bench.done.contains(&Done::Submit), "{from:?}");
@@ -70,7 +70,7 @@ fn a_prompt_that_still_runs_is_waited_for() {
         assert_eq!(bench.read(SessionStatus::Busy), [], "{from:?}");
         bench.complete(1);
         assert_eq!(bench.idle(), [read(true, false, false)], "{from:?}");
-        assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::Settled), "{from:?}");
+        assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::AtRest), "{from:?}");
     }
 }
 
@@ -172,6 +172,6 @@ fn without_a_stream_a_turn_is_resumed_by_polling() {
         bench.unheard(|bench| (bench.store_prompt(), bench.answer(1)));
         assert_eq!(bench.read(SessionStatus::Idle), [], "{from:?}");
         assert_eq!(bench.wait(2 * SECOND), [read(true, true, false)], "{from:?}");
-        assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::Settled), "{from:?}");
+        assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::AtRest), "{from:?}");
     }
 }
