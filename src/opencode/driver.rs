@@ -306,21 +306,16 @@ impl<'a> Driver<'a> {
             Done::Recorded => return Ok(()),
             Done::NotRecorded => return Err(Ended::NotRecorded),
             Done::Submitted(Ok(())) => Input::Submitted(Delivery::Accepted),
-            Done::Submitted(Err(error)) if error.is_unauthorized() => {
-                self.cause = Some(error.into());
-                return Err(Ended::Unauthorized);
-            }
             Done::Submitted(Err(error)) => {
                 warn!(%error, "submission failed");
-                let is_gone = error.is_not_found();
-                let input = if is_gone { Input::SessionGone } else { Input::Submitted(error.delivery()) };
+                let input = refusal(&error).unwrap_or(Input::Submitted(error.delivery()));
                 self.cause = Some(error.into());
                 input
             }
             Done::Read(id, Ok(reading)) => Input::ReadDone(id, reading),
             Done::Read(id, Err(error)) => {
                 debug!(%error, "read failed");
-                let input = if error.is_not_found() { Input::SessionGone } else { Input::ReadFailed(id) };
+                let input = refusal(&error).unwrap_or(Input::ReadFailed(id));
                 self.cause = Some(error.into());
                 input
             }
@@ -342,13 +337,13 @@ impl<'a> Driver<'a> {
             Done::Replied(_, Ok(())) => return Ok(()),
             Done::Replied(reply, Err(error)) => {
                 warn!(request = %reply.request, %error, "the request could not be answered yet");
-                let is_unauthorized = error.is_unauthorized();
+                let input = refusal(&error);
                 self.cause = Some(error.into());
-                if is_unauthorized {
-                    return Err(Ended::Unauthorized);
-                }
-                self.reply(reply);
-                return Ok(());
+                let Some(input) = input else {
+                    self.reply(reply);
+                    return Ok(());
+                };
+                input
             }
         };
         self.take(input);
@@ -494,6 +489,15 @@ async fn stop_request(stop: &mut Option<BoxFuture<'_, StopRequest>>) -> StopRequ
     match stop {
         Some(request) => request.await,
         None => pending().await,
+    }
+}
+
+/// What an error says about the whole session, if it is not about one request only.
+fn refusal(error: &ApiError) -> Option<Input<'static>> {
+    match error {
+        error if error.is_not_found() => Some(Input::SessionGone),
+        error if error.is_unauthorized() => Some(Input::Unauthorized),
+        _ => None,
     }
 }
 

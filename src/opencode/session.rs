@@ -146,6 +146,7 @@ impl OpenCodeSession {
             }
             Ok(TurnEnded::Limit(limit)) => Ended::Limit(limit),
             Ok(TurnEnded::SessionGone) => Ended::SessionGone,
+            Ok(TurnEnded::Unauthorized) => Ended::Unauthorized,
             Ok(TurnEnded::Stopped(stop)) => Ended::Stopped(stop.into()),
             Ok(TurnEnded::NotDelivered(_)) => Ended::Stopped(Stop::GivenUp),
             Err(ended) => ended,
@@ -260,6 +261,7 @@ impl OpenCodeSession {
             Ok(TurnEnded::Limit(limit)) => Ended::Limit(limit),
             Ok(TurnEnded::Stopped(stop)) => Ended::Stopped(stop.into()),
             Ok(TurnEnded::SessionGone) => Ended::SessionGone,
+            Ok(TurnEnded::Unauthorized) => Ended::Unauthorized,
             Err(ended) => ended,
         };
         let mut execution = Execution::new(ended, delivery);

@@ -87,6 +87,23 @@ async fn a_wrong_password_is_called_by_its_name_and_says_what_to_check() {
     assert!(!error.is_retryable());
 }
 
+/// A proxy may let the stream be and refuse what is asked for beside it.
+#[tokio::test]
+async fn credentials_that_are_refused_in_mid_turn_end_it_at_once() {
+    for status in [401, 403] {
+        let stage = Stage::new().await;
+        let running = stage.start(&gated_text("gate", "one two three"));
+        soon(stage.fake.wait_at("gate")).await;
+        stage.fake.inject(Route::ListMessages, Fault::Status(status)).always();
+        stage.fake.open_gate("gate");
+        let result = tokio::time::timeout(Duration::from_secs(30), running).await.expect("no limit runs out");
+        let failed = result.unwrap().settled().unwrap_err();
+        assert_eq!(failed.result.completion, Completion::Unauthorized, "{status}");
+        let words = words(&stage, &failed);
+        assert!(words.contains("cannot list messages") && words.contains("check the password"), "{words}");
+    }
+}
+
 #[tokio::test]
 async fn a_prompt_after_the_shutdown_says_so_and_is_not_tried_again() {
     let stage = Stage::new().await;

@@ -196,6 +196,7 @@ impl Turn {
                 self.timers.stop(Timer::Silence);
             }
             Input::SessionGone => self.session_gone(),
+            Input::Unauthorized => self.unauthorized(),
             Input::Submitted(delivery) => self.submitted(now, delivery),
             Input::HumanAsked(request) => {
                 if !self.requests.is_closed(&request) {
@@ -285,6 +286,15 @@ impl Turn {
             // The turn has ended otherwise.
             Stage::Closing { is_read, .. } => *is_read = true,
             _ => self.finish(Ended::SessionGone),
+        }
+    }
+
+    fn unauthorized(&mut self) {
+        match &mut self.stage {
+            // The turn has ended otherwise.
+            Stage::Closing { is_read, .. } => *is_read = true,
+            Stage::Aborting { .. } => {}
+            _ => self.finish(Ended::Unauthorized),
         }
     }
 

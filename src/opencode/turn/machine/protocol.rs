@@ -41,6 +41,8 @@ pub(crate) enum Input<'a> {
     Event(Cow<'a, ServerEvent>),
     /// The server does not know the session any more.
     SessionGone,
+    /// The server refuses the credentials.
+    Unauthorized,
     /// A submission was answered, or failed: so much is known of it.
     Submitted(Delivery),
     /// What a read brought.
@@ -169,6 +171,8 @@ pub(crate) enum Ended {
     Limit(Limit),
     /// The session does not exist any more.
     SessionGone,
+    /// The server refuses the credentials.
+    Unauthorized,
     /// It was stopped from outside.
     Stopped(Stop),
 }
@@ -193,6 +197,7 @@ impl Ended {
             Self::NotDelivered(_) => "not delivered",
             Self::Limit(_) => "out of time",
             Self::SessionGone => "session gone",
+            Self::Unauthorized => "unauthorized",
             Self::Stopped(_) => "stopped",
         }
     }

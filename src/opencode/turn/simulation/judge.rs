@@ -56,6 +56,7 @@ impl World {
             }
             Ended::Limit(limit) => self.judge_limit(*limit, &context),
             Ended::SessionGone => assert!(server.deleted, "it is there: {}", context()),
+            Ended::Unauthorized => panic!("no one refuses the credentials: {}", context()),
             Ended::Stopped(stop) => {
                 let refused = *stop == Stop::Refused && self.client.policy == client::Policy::Fail;
                 assert!(refused, "not asked for: {}", context());

@@ -3,6 +3,17 @@
 use super::*;
 
 #[test]
+fn refused_credentials_end_a_turn_at_once_unless_it_is_being_aborted() {
+    let mut bench = Bench::running();
+    assert_eq!(bench.input(Input::Unauthorized), finish(Ended::Unauthorized));
+
+    let mut bench = Bench::running();
+    assert_eq!(bench.input(Input::Stop), [Done::Abort]);
+    assert_eq!(bench.input(Input::Unauthorized), []);
+    assert_eq!(bench.abort_done(), finish(Ended::Stopped(Stop::Aborted)));
+}
+
+#[test]
 fn a_normal_turn_needs_one_submission_and_one_read() {
     let mut bench = Bench::running();
     bench.complete(1);

@@ -248,9 +248,13 @@ fn the_read_after_an_abort_is_best_effort() {
     assert!((4..=6).contains(&seconds), "{seconds} s");
     assert!(bench.tree.is_at_rest(&CHILD.into()));
 
-    // It fails, never comes, or finds the session gone.
-    let ends: [fn(&mut Bench) -> Vec<Done>; 3] =
-        [Bench::read_fails, |bench| bench.wait(6 * SECOND), |bench| bench.input(Input::SessionGone)];
+    // It fails, never comes, finds the session gone, or is not allowed any more.
+    let ends: [fn(&mut Bench) -> Vec<Done>; 4] = [
+        Bench::read_fails,
+        |bench| bench.wait(6 * SECOND),
+        |bench| bench.input(Input::SessionGone),
+        |bench| bench.input(Input::Unauthorized),
+    ];
     for end in ends {
         let mut bench = Bench::running();
         bench.input(Input::Stop);
