@@ -166,7 +166,7 @@ pub struct Execution {
     pub other_prompts: Vec<MessageId>,
     /// What became of the agent's run, if it was aborted.
     pub abort: Option<AbortReport>,
-    /// The last error of the agent, if there was one.
+    /// The last error of the agent that it has not overcome, if there was one.
     pub cause: Option<AgentError>,
 }
 

@@ -245,7 +245,7 @@ pub trait OpenSession: Any + Send + Sync {
 pub struct Unprepared {
     /// What ended the waiting.
     pub ended: Ended,
-    /// The last error of the agent, if there was one.
+    /// The last error of the agent that it has not overcome, if there was one.
     pub cause: Option<AgentError>,
 }
 

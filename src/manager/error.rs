@@ -447,7 +447,7 @@ impl PromptError {
 
 /// A turn that ended otherwise than by the model finishing; see [`PromptExecutionResult::settled`].
 ///
-/// Its [`source`](error::Error::source) is the agent's last error, if there was one.
+/// Its [`source`](error::Error::source) is the agent's last error, if there was one that was not overcome.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TurnFailed {

@@ -79,7 +79,7 @@ pub struct PromptExecutionResult {
     pub usage_by_session: BTreeMap<SessionId, Usage>,
     /// The whole conversation as far as this manager has seen it.
     pub conversation: SessionConversationState,
-    /// The agent's last error while the turn was waited for, if there was one: a turn that settled may have seen some.
+    /// The agent's error that was not overcome when the turn ended, if there was one; for a provider that kept failing what it said last.
     pub cause: Option<Arc<AgentError>>,
     pub(super) answer: Option<String>,
     pub(super) session: AskedSession,

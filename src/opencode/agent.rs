@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::{
-    client::{ApiError, ApiErrorKind, DirectoryClient, OpenCodeClient, SessionFilter},
+    client::{ApiError, DirectoryClient, OpenCodeClient, SessionFilter},
     mint::Mint,
     model::DefaultModels,
     session::OpenCodeSession,
@@ -202,19 +202,6 @@ impl Agent for OpenCode {
 
     fn shutdown(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.shared.client.shutdown())
-    }
-}
-
-impl From<ApiError> for AgentError {
-    fn from(error: ApiError) -> Self {
-        let kind = match error.kind() {
-            _ if error.is_unauthorized() => AgentErrorKind::Unauthorized,
-            _ if error.is_not_found() => AgentErrorKind::NotFound,
-            ApiErrorKind::Connect(_) => AgentErrorKind::Unreachable,
-            _ if error.is_retryable() => AgentErrorKind::Unavailable,
-            _ => AgentErrorKind::Failed,
-        };
-        Self::new(kind, error.delivery(), error)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Performs what a turn asks for. Tells the turn the time, which it does not read itself.
 
-use std::{collections::HashSet, future::pending, sync::Arc, time::Duration};
+use std::{collections::HashSet, future::pending, mem, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
@@ -10,6 +10,7 @@ use tracing::{debug, trace, warn};
 use super::{
     abort::abort_tree,
     client::{ApiError, DirectoryClient, FeedSignal, GoneReason, Subscription},
+    failing::{Attempt, Failing},
     mirror::Observed,
     reading::{Back, SessionReader},
     replies::{Reply, ask},
@@ -19,8 +20,8 @@ use super::{
 };
 use crate::{
     agent::{
-        AbortReport, AgentError, AgentErrorKind, AgentStatus, Asked, Decision, Delivery, Ended, Notice,
-        Phase, Stop, StopRequest, TurnHost, WaitOptions,
+        AbortReport, AgentError, AgentErrorKind, AgentStatus, Asked, Decision, Delivery, Ended, Limit,
+        Notice, Phase, Stop, StopRequest, TurnHost, WaitOptions,
     },
     ids::{MessageId, RequestId, SessionId},
 };
@@ -38,7 +39,7 @@ pub(super) struct Driven {
     /// The server cannot have died meanwhile.
     pub(super) is_unbroken: bool,
     pub(super) abort: Option<AbortReport>,
-    /// Why the last submission failed, or the session could not be read.
+    /// What still failed when it ended, or what the provider said last; nothing if the session came to rest.
     pub(super) cause: Option<AgentError>,
 }
 
@@ -84,7 +85,7 @@ pub(super) struct Driver<'a> {
     /// The phase to record before the next submission.
     unrecorded: Option<Phase>,
     abort: Option<AbortReport>,
-    cause: Option<AgentError>,
+    failing: Failing,
 }
 
 /// What came of an action.
@@ -128,7 +129,7 @@ impl<'a> Driver<'a> {
             work: FuturesUnordered::new(),
             unrecorded: None,
             abort: None,
-            cause: None,
+            failing: Failing::default(),
         }
     }
 
@@ -182,13 +183,33 @@ impl<'a> Driver<'a> {
             warn!(dropped, "too many sessions, messages or requests");
             self.api.count_dropped(dropped);
         }
+        let cause = self.cause(&ended);
         Driven {
             ended,
             prompt: self.turn.prompt().cloned(),
             delivery: self.turn.delivery(),
             is_unbroken: self.turn.is_unbroken(),
             abort: self.abort,
-            cause: self.cause,
+            cause,
+        }
+    }
+
+    /// Why a turn ended otherwise than by coming to rest, as far as errors tell.
+    fn cause(&mut self, ended: &Result<TurnEnded, Ended>) -> Option<AgentError> {
+        let delivery = self.turn.delivery();
+        if delivery == Delivery::Started {
+            self.failing.succeeded(&Attempt::Submission);
+        }
+        let failing = mem::take(&mut self.failing);
+        match ended {
+            // What the messages say is all there is to say.
+            Ok(TurnEnded::AtRest | TurnEnded::Failed(_)) => None,
+            Ok(TurnEnded::Limit(Limit::Retry)) => {
+                let said = self.turn.provider_said().map(str::to_owned);
+                said.map(|said| AgentError::new(AgentErrorKind::Unavailable, delivery, said))
+                    .or(failing.into_last())
+            }
+            Ok(_) | Err(_) => failing.into_last(),
         }
     }
 
@@ -305,18 +326,24 @@ impl<'a> Driver<'a> {
         let input = match done {
             Done::Recorded => return Ok(()),
             Done::NotRecorded => return Err(Ended::NotRecorded),
-            Done::Submitted(Ok(())) => Input::Submitted(Delivery::Accepted),
+            Done::Submitted(Ok(())) => {
+                self.failing.succeeded(&Attempt::Submission);
+                Input::Submitted(Delivery::Accepted)
+            }
             Done::Submitted(Err(error)) => {
                 warn!(%error, "submission failed");
                 let input = refusal(&error).unwrap_or(Input::Submitted(error.delivery()));
-                self.cause = Some(error.into());
+                self.failing.failed(Attempt::Submission, error);
                 input
             }
-            Done::Read(id, Ok(reading)) => Input::ReadDone(id, reading),
+            Done::Read(id, Ok(reading)) => {
+                self.failing.succeeded(&Attempt::Read);
+                Input::ReadDone(id, reading)
+            }
             Done::Read(id, Err(error)) => {
                 debug!(%error, "read failed");
                 let input = refusal(&error).unwrap_or(Input::ReadFailed(id));
-                self.cause = Some(error.into());
+                self.failing.failed(Attempt::Read, error);
                 input
             }
             Done::Aborted(report) => {
@@ -334,11 +361,14 @@ impl<'a> Driver<'a> {
                     None => Input::Refused(request),
                 }
             }
-            Done::Replied(_, Ok(())) => return Ok(()),
+            Done::Replied(reply, Ok(())) => {
+                self.failing.succeeded(&Attempt::Reply(reply.request));
+                return Ok(());
+            }
             Done::Replied(reply, Err(error)) => {
                 warn!(request = %reply.request, %error, "the request could not be answered yet");
                 let input = refusal(&error);
-                self.cause = Some(error.into());
+                self.failing.failed(Attempt::Reply(reply.request.clone()), error);
                 let Some(input) = input else {
                     self.reply(reply);
                     return Ok(());
@@ -416,12 +446,14 @@ impl<'a> Driver<'a> {
             FeedSignal::Event(_) => return Ok(()),
             FeedSignal::Gone { reason: GoneReason::ShutDown } => return Err(Ended::Stopped(Stop::GivenUp)),
             FeedSignal::Gone { reason: GoneReason::Unauthorized(error) } => {
-                let kind = AgentErrorKind::Unauthorized;
-                self.cause = Some(AgentError::new(kind, error.delivery(), error));
+                let error = AgentError::new(AgentErrorKind::Unauthorized, error.delivery(), error);
+                self.failing = Failing::default();
+                self.failing.failed(Attempt::Stream, error);
                 return Err(Ended::Unauthorized);
             }
             FeedSignal::Lost { reason } => {
                 debug!(%reason, "stream lost");
+                self.failing.failed(Attempt::Stream, reason);
                 self.events.stream = Stream::Lost;
                 self.host.notice(Notice::StreamLost);
                 self.take(Input::StreamLost);
@@ -434,6 +466,7 @@ impl<'a> Driver<'a> {
             }
         };
         self.events.stream = Stream::Open;
+        self.failing.succeeded(&Attempt::Stream);
         if was_lost {
             self.host.notice(Notice::StreamRestored);
         }

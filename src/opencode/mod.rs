@@ -27,6 +27,8 @@ pub(crate) mod client;
 mod diff;
 #[cfg(feature = "client")]
 mod driver;
+#[cfg(feature = "client")]
+mod failing;
 #[cfg(feature = "test-util")]
 pub(crate) mod fake;
 #[cfg(feature = "client")]

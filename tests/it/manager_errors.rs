@@ -1,17 +1,17 @@
 //! An error says what failed, and its causes say why.
 
-use std::time::Duration;
+use std::{error::Error, time::Duration};
 
 use opencode_conductor::{
     Allowed, Completion, ConversationManager, CreateTaskSession, Delivery, Limit, OpenCodeClient,
     PromptError, PromptInput, SessionError, WaitOptions, error_chain,
-    test_util::{Fault, Moment, Route},
+    test_util::{Fault, Moment, ProviderError, Route, Script, Step},
 };
 
 use super::support::{
-    secrets::PASSWORD,
+    secrets::{self, PASSWORD},
     soon,
-    stage::{Stage, gated_text, ms, quick, texts},
+    stage::{Stage, gated_text, ms, quick, task, texts, with},
 };
 
 /// The words of a chain, with addresses and ids taken out.
@@ -101,6 +101,68 @@ async fn credentials_that_are_refused_in_mid_turn_end_it_at_once() {
         assert_eq!(failed.result.completion, Completion::Unauthorized, "{status}");
         let words = words(&stage, &failed);
         assert!(words.contains("cannot list messages") && words.contains("check the password"), "{words}");
+    }
+}
+
+/// What went wrong for a moment, and was well again, is not why a turn ended.
+#[tokio::test]
+async fn an_error_that_was_overcome_is_no_cause() {
+    let stage = Stage::new().await;
+    let fails = Script::new([Step::error(400).gate_before("gate")]);
+    stage.fake.inject(Route::PromptAsync, Fault::StatusAfterEffect(502));
+    let running = stage.start(&fails);
+    soon(stage.fake.wait_at("gate")).await;
+    let list = stage.fake.inject(Route::ListMessages, Fault::Status(400));
+    stage.fake.cut_streams();
+    soon(stage.fake.wait_for(|_| list.left() == 0)).await;
+    stage.fake.open_gate("gate");
+    let failed = soon(running).await.unwrap().settled().unwrap_err();
+    assert!(matches!(failed.result.completion, Completion::Failed(_)), "{failed}");
+    assert_eq!(failed.source().map(ToString::to_string), None);
+
+    // A server that was down when the waiting began, and then was busy.
+    let foreign = stage.start(&gated_text("never", "one two three"));
+    soon(stage.fake.wait_at("never")).await;
+    drop(foreign);
+    let fresh = secrets::connect(&stage.fake.url());
+    fresh.adopt_session("task", &stage.session).await.unwrap();
+    let refused = stage.fake.inject(Route::Status, Fault::Status(503));
+    let wait = WaitOptions::default().idle_timeout(ms(1500));
+    let prompt = fresh.prompt(stage.input(&texts("never")).wait(wait));
+    let error = soon(prompt.into_future()).await.unwrap_err();
+    assert_eq!(refused.left(), 0, "it struck");
+    let PromptError::NotAtRest { limit: Limit::Idle, source, .. } = &error else { panic!("{error:?}") };
+    assert!(source.is_none(), "{source:?}");
+}
+
+#[tokio::test]
+async fn a_limit_names_what_failed_until_it_ran_out() {
+    let wait = || WaitOptions::default().idle_timeout(ms(1500)).retry_budget(ms(1500));
+    let retrying = |status| {
+        let error = with(ProviderError::default(), |it| {
+            it.status = status;
+            it.headers = [("retry-after".to_owned(), "3600".to_owned())].into();
+        });
+        Script::new([with(Step::default(), |it| it.error = Some(error))])
+    };
+    let in_subagent = Script::new([Step::tool(task(&retrying(429)))]);
+    for (script, expected) in [(retrying(503), "scripted error 503"), (in_subagent, "scripted error 429")] {
+        let stage = Stage::new().await;
+        let result = stage.send(stage.input(&script).wait(wait())).await.unwrap();
+        let Completion::TimedOut { limit, .. } = &result.completion else {
+            panic!("{:?}", result.completion)
+        };
+        assert_eq!(*limit, Limit::Retry, "{expected}");
+        let words = words(&stage, &result.settled().unwrap_err());
+        assert!(words.contains(expected), "{words:?} has no {expected:?}");
+    }
+
+    let stage = Stage::new().await;
+    stage.fake.inject(Route::Event, Fault::Status(502)).always();
+    let result = stage.send(stage.input(&gated_text("never", "one two three")).wait(wait())).await.unwrap();
+    let words = words(&stage, &result.settled().unwrap_err());
+    for expected in ["idle_timeout", "the event stream failed", "502"] {
+        assert!(words.contains(expected), "{words:?} has no {expected:?}");
     }
 }
 

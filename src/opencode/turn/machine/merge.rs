@@ -10,7 +10,7 @@ use crate::{
     ids::{MessageId, RequestId, SessionId},
     opencode::{
         mirror::{Observed, SessionTree, Snapshot, message_signature},
-        wire::{EventPayload, Message, MessageError, ServerEvent},
+        wire::{EventPayload, Message, MessageError, ServerEvent, SessionStatus},
     },
 };
 
@@ -51,10 +51,10 @@ impl Turn {
     fn heard(&mut self, now: Duration, tree: &SessionTree, event: &EventPayload) {
         match event {
             EventPayload::SessionStatus { session_id, status } => {
-                self.status_heard(now, tree, session_id, status.into());
+                self.status_heard(now, tree, session_id, status);
             }
             EventPayload::SessionIdle { session_id } => {
-                self.status_heard(now, tree, session_id, Activity::Idle);
+                self.status_heard(now, tree, session_id, &SessionStatus::Idle);
             }
             EventPayload::SessionError { session_id: Some(session), error: Some(error) }
                 if session == tree.root() =>
@@ -100,7 +100,14 @@ impl Turn {
         self.reads.want(Scope::TREE);
     }
 
-    fn status_heard(&mut self, now: Duration, tree: &SessionTree, session: &SessionId, activity: Activity) {
+    fn status_heard(
+        &mut self,
+        now: Duration,
+        tree: &SessionTree,
+        session: &SessionId,
+        status: &SessionStatus,
+    ) {
+        let activity = Activity::from(status);
         if session == tree.root() {
             let is_new_run = self.statuses.root() == Activity::Idle && activity != Activity::Idle;
             self.since_submission.failed_running &= !is_new_run;
@@ -109,22 +116,29 @@ impl Turn {
             let is_unheard = |prompt| tree.log(tree.root(), prompt).is_none();
             self.lacks_message_events |= activity.is_running() && self.prompt().is_some_and(is_unheard);
             self.since_submission.stopped |= activity == Activity::Idle;
-            self.root_acts(now);
+            self.root_acts();
         } else if tree.contains(session) {
             self.statuses.descendant_says(session, activity);
+        }
+        if tree.is_confirmed(session) {
+            self.session_retries(now, status);
+        }
+    }
+
+    /// Takes in that a session of the tree waits for its provider, if that is what it does.
+    fn session_retries(&mut self, now: Duration, status: &SessionStatus) {
+        if let SessionStatus::Retry { message, .. } = status {
+            self.limits.provider_retries(now);
+            self.provider_said = Some(message.clone());
         }
     }
 
     /// Takes in what the root is doing now, whichever way that was learnt.
-    fn root_acts(&mut self, now: Duration) {
-        let activity = self.statuses.root();
-        if activity.is_running() {
+    fn root_acts(&mut self) {
+        if self.statuses.root().is_running() {
             self.since_submission.ran = true;
             self.since_submission.fatal_error = None;
             self.drop_candidate();
-        }
-        if activity == Activity::Retry {
-            self.limits.provider_retries(now);
         }
     }
 
@@ -185,7 +199,10 @@ impl Turn {
             && read.mark.n_status_changes == self.statuses.n_changes()
         {
             self.statuses.replace(tree, status);
-            self.root_acts(now);
+            self.root_acts();
+            for session in tree.confirmed() {
+                self.session_retries(now, status.get(session));
+            }
         }
         if !observed.new_sessions.is_empty() {
             self.found_descendant();

@@ -70,6 +70,8 @@ pub(crate) struct Turn {
     reads: Reads,
     requests: Requests,
     signatures: Signatures,
+    /// Why the last call of the provider failed that was tried again, in the words of the server.
+    provider_said: Option<String>,
     /// What the next [`Turn::advance`] gives.
     step: Step,
 }
@@ -134,6 +136,7 @@ impl Turn {
             reads: Reads::default(),
             requests: Requests::default(),
             signatures: Signatures::default(),
+            provider_said: None,
             step: Step::default(),
         };
         turn.timers.set(Timer::StreamPatience, now + STREAM_PATIENCE);
@@ -154,6 +157,11 @@ impl Turn {
     /// How often the prompt was submitted again because it did not start.
     pub(crate) fn kicks(&self) -> u32 {
         self.submissions.n_kicks
+    }
+
+    /// Why the last call of the provider failed that was tried again.
+    pub(crate) fn provider_said(&self) -> Option<&str> {
+        self.provider_said.as_deref()
     }
 
     /// How many requests were not passed on, because there were too many.
