@@ -247,12 +247,14 @@ pub struct Unprepared {
     pub ended: Ended,
     /// The last error of the agent that it has not overcome, if there was one.
     pub cause: Option<AgentError>,
+    /// What became of the agent's run, if it was aborted.
+    pub abort: Option<AbortReport>,
 }
 
 impl Unprepared {
-    /// The waiting ended like this.
+    /// The waiting ended like this, and nothing was aborted.
     pub fn new(ended: Ended, cause: Option<AgentError>) -> Self {
-        Self { ended, cause }
+        Self { ended, cause, abort: None }
     }
 }
 

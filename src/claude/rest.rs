@@ -48,7 +48,7 @@ impl NotSent {
 
 impl From<NotSent> for Unprepared {
     fn from(not_sent: NotSent) -> Self {
-        Self::new(not_sent.ended, not_sent.cause)
+        Self { abort: not_sent.abort, ..Self::new(not_sent.ended, not_sent.cause) }
     }
 }
 

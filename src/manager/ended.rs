@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use super::{
-    PromptError, PromptExecutionResult, PromptSubmission, inner::Inner, queue::AbortCall,
-    result::AskedSession, session::Session,
+    PromptError, PromptExecutionResult, PromptSubmission,
+    inner::{Inner, agent_error},
+    queue::AbortCall,
+    result::AskedSession,
+    session::Session,
 };
 use crate::{
     agent::{
@@ -33,26 +36,54 @@ impl Inner {
         limits: &WaitOptions,
         unprepared: Unprepared,
     ) -> PromptError {
-        let Unprepared { ended, cause } = unprepared;
-        let is_unreachable = cause.as_ref().is_some_and(|cause| cause.kind() == AgentErrorKind::Unreachable);
-        let ended = match ended {
-            Ended::Limit(Limit::Deadline) => ended,
+        let cause = unprepared.cause.as_ref();
+        let is_unreachable = cause.is_some_and(|cause| cause.kind() == AgentErrorKind::Unreachable);
+        match unprepared.ended {
+            // It is the prompt's as well, and says how long the caller would wait for both.
+            Ended::Limit(Limit::Deadline) => self.not_begun(session, limits, unprepared),
             // An agent that cannot be reached is down, not busy.
-            Ended::Limit(Limit::Contact) => Ended::NotDelivered,
-            Ended::Limit(_) if is_unreachable => Ended::NotDelivered,
-            Ended::Limit(limit) => {
-                let (task, allowed) = (session.meta().task_id, limits.allowed(limit));
-                return PromptError::NotAtRest {
-                    session: session.id.clone(),
-                    task,
-                    limit,
-                    allowed,
-                    source: cause,
-                };
+            Ended::Limit(limit) if limit == Limit::Contact || is_unreachable => PromptError::NotDelivered {
+                session: session.id.clone(),
+                task: session.meta().task_id,
+                delivery: Delivery::NotSent,
+                limit: Some(limit),
+                allowed: Some(limits.allowed(limit)),
+                source: unprepared.cause,
+            },
+            Ended::Limit(_) => self.not_at_rest(session, limits, unprepared),
+            _ => self.not_begun(session, limits, unprepared),
+        }
+    }
+
+    /// Why the waiting for a session to come to rest has failed.
+    pub(super) fn not_at_rest(
+        &self,
+        session: &Session,
+        limits: &WaitOptions,
+        unprepared: Unprepared,
+    ) -> PromptError {
+        match unprepared {
+            Unprepared { ended: Ended::Limit(limit), cause, abort } => PromptError::NotAtRest {
+                session: session.id.clone(),
+                task: session.meta().task_id,
+                limit,
+                allowed: limits.allowed(limit),
+                abort,
+                source: cause,
+            },
+            // There is no prompt that could have been delivered.
+            Unprepared { ended: Ended::NotDelivered, cause: Some(cause), .. } => {
+                let error = agent_error("waiting for", &session.id, cause);
+                PromptError::unopened(session.id.clone(), session.meta().task_id, Delivery::NotSent, error)
             }
-            ended => ended,
-        };
-        self.not_started(session, limits, Execution { cause, ..Execution::new(ended, Delivery::NotSent) })
+            unprepared => self.not_begun(session, limits, unprepared),
+        }
+    }
+
+    fn not_begun(&self, session: &Session, limits: &WaitOptions, unprepared: Unprepared) -> PromptError {
+        let Unprepared { ended, cause, abort } = unprepared;
+        let execution = Execution { cause, abort, ..Execution::new(ended, Delivery::NotSent) };
+        self.not_started(session, limits, execution)
     }
 
     /// The result of a turn that the model was called for, else the error.
@@ -104,15 +135,17 @@ impl Inner {
         let (session, task) = (session.id.clone(), session.meta().task_id);
         match ended {
             Ended::NotRun { failure } => {
-                PromptError::NotStarted { session, task, error: failure.map(Box::new), source }
+                PromptError::NotStarted { session, task, error: failure.map(Box::new), abort, source }
             }
             Ended::Completed(Completion::Failed(failure)) => {
-                PromptError::NotStarted { session, task, error: Some(failure.into()), source }
+                PromptError::NotStarted { session, task, error: Some(failure.into()), abort, source }
             }
             Ended::Completed(Completion::Interrupted) => {
                 PromptError::Interrupted { session, task, delivery, source }
             }
-            Ended::NotDelivered => PromptError::NotDelivered { session, task, delivery, source },
+            Ended::NotDelivered => {
+                PromptError::NotDelivered { session, task, delivery, limit: None, allowed: None, source }
+            }
             Ended::NotRecorded => PromptError::NotRecorded { session, task, source: None },
             Ended::Limit(limit) => {
                 let allowed = limits.allowed(limit);
@@ -122,7 +155,7 @@ impl Inner {
             Ended::SessionGone => PromptError::SessionGone { session, task, delivery, source },
             Ended::Unauthorized => PromptError::Unauthorized { session, task, delivery, source },
             Ended::Completed(_) | Ended::Stopped(Stop::Aborted | Stop::Refused) => {
-                PromptError::Aborted { session, task, delivery, abort }
+                PromptError::Aborted { session, task, delivery, abort, source }
             }
         }
     }

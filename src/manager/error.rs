@@ -110,8 +110,8 @@ pub enum PromptError {
         /// The task that the session belongs to.
         task: Option<TaskId>,
     },
-    /// The session did not come to rest, so the prompt was not sent.
-    #[error("{} did not become free for the prompt: {limit} ({allowed})", Named(session, task))]
+    /// The session did not come to rest, so the prompt, if there was one, was not sent.
+    #[error("{} did not come to rest: {limit} ({allowed}){}", Named(session, task), unconfirmed(abort.as_ref()))]
     #[non_exhaustive]
     NotAtRest {
         /// The session that the prompt was for.
@@ -122,11 +122,13 @@ pub enum PromptError {
         limit: Limit,
         /// How much it allowed.
         allowed: Allowed,
+        /// What became of what runs there; nothing if it was left alone, as it always is for a prompt that waits.
+        abort: Option<AbortReport>,
         /// The agent's last error, if there was one: it may be down rather than busy.
         source: Option<AgentError>,
     },
     /// The prompt could not be delivered.
-    #[error("the prompt for {} was not delivered ({delivery})", Named(session, task))]
+    #[error("the prompt for {} was not delivered ({delivery}){}", Named(session, task), ran_out(limit.as_ref(), allowed.as_ref()))]
     #[non_exhaustive]
     NotDelivered {
         /// The session that the prompt was for.
@@ -135,6 +137,10 @@ pub enum PromptError {
         task: Option<TaskId>,
         /// What is known about it.
         delivery: Delivery,
+        /// The limit that ran out meanwhile, if one did.
+        limit: Option<Limit>,
+        /// How much it allowed.
+        allowed: Option<Allowed>,
         /// The error of the last attempt.
         source: Option<AgentError>,
     },
@@ -172,7 +178,7 @@ pub enum PromptError {
         source: StoreError,
     },
     /// The agent has the prompt but does not run it.
-    #[error("{} did not run the prompt{}", Named(session, task), error.as_ref().map(|error| format!(": {error}")).unwrap_or_default())]
+    #[error("{} did not run the prompt{}{}", Named(session, task), error.as_ref().map(|error| format!(": {error}")).unwrap_or_default(), unconfirmed(abort.as_ref()))]
     #[non_exhaustive]
     NotStarted {
         /// The session that the prompt was for.
@@ -181,6 +187,8 @@ pub enum PromptError {
         task: Option<TaskId>,
         /// What the agent said about it.
         error: Option<Box<Failure>>,
+        /// What became of it; nothing if the agent says that it will not run. Otherwise it may start late, so it was aborted.
+        abort: Option<AbortReport>,
         /// The agent's last error, if there was one.
         source: Option<AgentError>,
     },
@@ -215,6 +223,8 @@ pub enum PromptError {
         delivery: Delivery,
         /// What became of the agent's run; nothing if the prompt was not sent.
         abort: Option<AbortReport>,
+        /// The agent's last error, if there was one.
+        source: Option<AgentError>,
     },
     /// The agent lost the prompt before the model said anything; it is not sent again.
     #[error("the agent lost the prompt for {}", Named(session, task))]
@@ -395,7 +405,10 @@ impl PromptError {
             Self::NotDelivered { delivery, source, .. } => {
                 *delivery != Delivery::Rejected || source.as_ref().is_some_and(AgentError::is_retryable)
             }
-            Self::NotStarted { error, .. } => error.is_none(),
+            // One that may still start would run twice.
+            Self::NotStarted { error, abort, .. } => {
+                error.is_none() && abort.as_ref().is_none_or(|abort| abort.confirmed)
+            }
             Self::Session { source, .. } => source.is_retryable(),
             Self::NotClaimed { source, .. } => source.is_retryable(),
             // The open prompt has to be resumed first, which no other attempt does.
@@ -552,7 +565,16 @@ impl fmt::Display for Named<'_> {
 /// What there is to add about a run that may go on.
 fn unconfirmed(abort: Option<&AbortReport>) -> &'static str {
     match abort {
-        Some(AbortReport { confirmed: false, .. }) => ", and the abort could not be confirmed",
+        Some(AbortReport { confirmed: false, .. }) => UNCONFIRMED,
         Some(_) | None => "",
+    }
+}
+
+/// What there is to add about a limit that ran out.
+fn ran_out(limit: Option<&Limit>, allowed: Option<&Allowed>) -> String {
+    match (limit, allowed) {
+        (Some(limit), Some(allowed)) => format!(": {limit} ({allowed})"),
+        (Some(limit), None) => format!(": {limit}"),
+        (None, _) => String::new(),
     }
 }

@@ -328,7 +328,7 @@ impl ConversationManager {
             permit = unanswered;
         }
         session.conversation.changed();
-        rested.map_err(|unprepared| self.inner.unprepared(&session, &host.limits, unprepared))
+        rested.map_err(|unprepared| self.inner.not_at_rest(&session, &host.limits, unprepared))
     }
 
     /// Aborts a session and its descendants, within ten seconds, and says what could be confirmed.

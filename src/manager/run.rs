@@ -245,7 +245,7 @@ impl Run<'_> {
     /// The error of a new prompt that was aborted before it was sent.
     fn aborted(&self) -> PromptError {
         let (session, task) = self.names();
-        PromptError::Aborted { session, task, delivery: Delivery::NotSent, abort: None }
+        PromptError::Aborted { session, task, delivery: Delivery::NotSent, abort: None, source: None }
     }
 
     /// Everything before a prompt's turn: checks it, finds its session, reads its attachments and waits in the queue.

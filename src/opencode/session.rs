@@ -132,7 +132,7 @@ impl OpenCodeSession {
         host: &dyn TurnHost,
     ) -> Result<TurnEnded, Unprepared> {
         let driven = Driver::new(self, host, limits, None, events).run().await;
-        let cause = driven.cause;
+        let Driven { cause, abort, .. } = driven;
         let ended = match driven.ended {
             // What was interrupted or never ran stays as it is: the next prompt may be sent.
             Ok(
@@ -151,7 +151,7 @@ impl OpenCodeSession {
             Ok(TurnEnded::NotDelivered(_)) => Ended::Stopped(Stop::GivenUp),
             Err(ended) => ended,
         };
-        Err(Unprepared::new(ended, cause))
+        Err(Unprepared { abort, ..Unprepared::new(ended, cause) })
     }
 
     async fn prepare(&self, spec: &PromptSpec, host: &dyn TurnHost) -> Result<PreparedPrompt, Unprepared> {

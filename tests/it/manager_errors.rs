@@ -4,14 +4,14 @@ use std::{error::Error, time::Duration};
 
 use opencode_conductor::{
     Allowed, Completion, ConversationManager, CreateTaskSession, Delivery, Limit, OpenCodeClient,
-    PromptError, PromptInput, SessionError, WaitOptions, error_chain,
+    PromptError, PromptInput, SessionError, TimeoutAction, WaitOptions, error_chain,
     test_util::{Fault, Moment, ProviderError, Route, Script, Step},
 };
 
 use super::support::{
     secrets::{self, PASSWORD},
     soon,
-    stage::{Stage, gated_text, ms, quick, task, texts, with},
+    stage::{Stage, gated_text, ms, quick, task, texts, waits, with},
 };
 
 /// The words of a chain, with addresses and ids taken out.
@@ -164,6 +164,100 @@ async fn a_limit_names_what_failed_until_it_ran_out() {
     for expected in ["idle_timeout", "the event stream failed", "502"] {
         assert!(words.contains(expected), "{words:?} has no {expected:?}");
     }
+}
+
+/// The limit is part of the answer also where the prompt did not get as far as its turn, and where there is none.
+#[tokio::test]
+async fn a_server_out_of_reach_is_told_with_the_limit_and_of_a_prompt_only_if_there_is_one() {
+    let stage = Stage::new().await;
+    let fresh = secrets::connect(&stage.fake.url());
+    fresh.adopt_session("task", &stage.session).await.unwrap();
+    stage.fake.kill().await.unwrap();
+    let wait = WaitOptions::default().contact_timeout(ms(300));
+    let prompt = fresh.prompt(stage.input(&texts("never")).wait(wait.clone()));
+    let prompt = soon(prompt.into_future()).await.unwrap_err();
+    let rest = soon(fresh.wait_for_session_idle(&stage.session, wait)).await.unwrap_err();
+    let limit = "contact_timeout (300ms)";
+    let rest_words = words(&stage, &rest);
+    assert!(rest_words.starts_with("session SESSION of task task did not come to rest: "), "{rest_words}");
+    assert!(!rest_words.contains("the prompt"), "{rest_words}");
+    let prompt_words = words(&stage, &prompt);
+    assert!(
+        prompt_words
+            .starts_with("the prompt for session SESSION of task task was not delivered (not sent): ")
+    );
+    for words in [prompt_words, rest_words] {
+        assert!(words.contains(limit), "{words:?} has no {limit:?}");
+        assert!(words.contains("cannot be reached"), "{words:?}");
+    }
+    let allowed = Allowed::Time(ms(300));
+    let PromptError::NotDelivered { limit: Some(Limit::Contact), allowed: Some(found), .. } = prompt else {
+        panic!("{prompt:?}")
+    };
+    assert_eq!(found, allowed);
+    let PromptError::NotAtRest { limit: Limit::Contact, allowed: found, abort: Some(abort), .. } = rest
+    else {
+        panic!("{rest:?}")
+    };
+    assert_eq!(found, allowed);
+    assert!(!abort.confirmed);
+}
+
+/// What was aborted on the way is reported, and whether that is certain.
+#[tokio::test]
+async fn what_was_aborted_is_reported_where_no_turn_was_waited_for() {
+    for confirmed in [true, false] {
+        let unconfirmed = ", and the abort could not be confirmed";
+        let stage = Stage::new().await;
+        let running = stage.start(&gated_text("never", "one two three"));
+        soon(stage.fake.wait_at("never")).await;
+        drop(running);
+        if !confirmed {
+            stage.fake.inject(Route::Status, Fault::Status(400)).always();
+        }
+        // So that a session of unknown status is not taken for one that was interrupted before.
+        let patient = || WaitOptions::default().settle_grace(Duration::from_secs(60));
+        for limits in [patient().idle_timeout(ms(300)), patient().deadline(ms(300))] {
+            let left = limits.clone().on_limit(TimeoutAction::Leave);
+            let error = soon(stage.manager.wait_for_session_idle(&stage.session, left)).await.unwrap_err();
+            assert!(matches!(error, PromptError::NotAtRest { abort: None, .. }), "{error:?}");
+        }
+        let wait = patient().idle_timeout(ms(300));
+        let error = soon(stage.manager.wait_for_session_idle(&stage.session, wait)).await.unwrap_err();
+        let PromptError::NotAtRest { abort: Some(abort), .. } = &error else { panic!("{error:?}") };
+        assert_eq!((abort.confirmed, &*abort.sessions), (confirmed, &[stage.session.clone()][..]));
+        assert_eq!(words(&stage, &error).contains(unconfirmed), !confirmed, "{error}");
+        assert!(error.is_retryable(), "nothing was sent");
+
+        let stage = Stage::new().await;
+        stage.fake.inject(Route::PromptAsync, Fault::LosePrompt).always();
+        if !confirmed {
+            stage.fake.inject(Route::Status, Fault::Status(400)).always();
+        }
+        let input = stage.input(&texts("never")).wait(waits().start_timeout(ms(100)).max_kicks(1));
+        let error = stage.send(input).await.unwrap_err();
+        let PromptError::NotStarted { error: None, abort: Some(abort), .. } = &error else {
+            panic!("{error:?}")
+        };
+        assert_eq!(abort.confirmed, confirmed);
+        assert_eq!(words(&stage, &error).contains(unconfirmed), !confirmed, "{error}");
+        assert_eq!(error.is_retryable(), confirmed, "it may still start");
+    }
+}
+
+#[tokio::test]
+async fn an_abort_without_a_server_says_why_it_could_not_be_confirmed() {
+    let stage = Stage::new().await;
+    stage.fake.hold(Moment::BeforeStore, "never");
+    let running = stage.start(&texts("never"));
+    soon(stage.fake.wait_at("never")).await;
+    stage.fake.kill().await.unwrap();
+    let report = soon(stage.manager.abort(&stage.session)).await.unwrap();
+    assert!(!report.confirmed);
+    let error = soon(running).await.unwrap_err();
+    let PromptError::Aborted { source: Some(_), abort: Some(_), .. } = &error else { panic!("{error:?}") };
+    let words = words(&stage, &error);
+    assert!(words.contains("could not be confirmed") && words.contains("cannot be reached"), "{words}");
 }
 
 #[tokio::test]
