@@ -156,6 +156,8 @@ pub struct Execution {
     pub ended: Ended,
     /// How far the prompt got.
     pub delivery: Delivery,
+    /// The message that the prompt became, if the agent gave it another id than the prepared one.
+    pub message_id: Option<MessageId>,
     /// The text of the final answer, if there is one.
     pub answer: Option<String>,
     /// What the turn used, per session.
@@ -305,6 +307,7 @@ impl Execution {
         Self {
             ended,
             delivery,
+            message_id: None,
             answer: None,
             usage: BTreeMap::new(),
             messages: NativeMessages::default(),

@@ -112,8 +112,12 @@ impl Inner {
             Ended::SessionGone => Completion::SessionGone,
             Ended::Unauthorized => Completion::Unauthorized,
         };
+        let mut submission = PromptSubmission::from(prompt);
+        if let Some(other) = execution.message_id {
+            submission.message_id = other;
+        }
         Ok(PromptExecutionResult {
-            submission: PromptSubmission::from(prompt),
+            submission,
             task_id: session.meta().task_id,
             messages: execution.messages,
             other_prompts: execution.other_prompts,

@@ -265,6 +265,7 @@ impl OpenCodeSession {
             Err(ended) => ended,
         };
         let mut execution = Execution::new(ended, delivery);
+        execution.message_id = Some(prompt.clone()).filter(|id| *id != prepared.message_id);
         execution.answer = outcome::answer(&messages);
         execution.other_prompts = outcome::other_prompts(&messages, &prepared.text);
         execution.usage = usage;

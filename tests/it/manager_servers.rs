@@ -177,6 +177,10 @@ async fn a_server_that_ignores_our_ids_gets_the_prompt_once() {
         assert_eq!(stage.prompts_run().len(), 2, "{fault:?}: run once");
         assert_eq!(result.messages.opencode().len(), 1);
         assert!(result.other_prompts.is_empty(), "it is mine");
+        assert_eq!(
+            stage.prompts_run().last().map(String::as_str),
+            Some(result.submission.message_id.as_str())
+        );
         stage.check_conversation("renamed", &result.conversation);
         stage.fake.clear_faults();
         assert_eq!(stage.ask(&texts("next")).await.unwrap().answer().as_deref(), Some("next"));
