@@ -40,9 +40,8 @@ pub(super) struct Activity {
     tasks: BTreeSet<AgentId>,
     /// The request to the provider that is about to be repeated.
     retry: Option<ApiRetry>,
-    /// Requests since the last [`Activity::see`], and those that were withdrawn since.
-    asks: Vec<ControlRequest>,
-    withdrawn: Vec<RequestId>,
+    /// Requests that the process waits for an answer to, the oldest first. They outlast the wait that saw them first.
+    requests: Vec<Arc<ControlRequest>>,
     /// Lines of the turn that its caller may want to see, and how many of them [`Activity::see`] has returned.
     pub(super) messages: Vec<Arc<StreamMessage>>,
     n_seen: usize,
@@ -81,7 +80,7 @@ pub(super) enum Waiting {
     Model,
 }
 
-/// What happened since the last [`Activity::see`].
+/// What a process does now, and what of its turn was not seen before.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) waiting: Waiting,
@@ -89,13 +88,14 @@ pub(super) struct Seen {
     pub(super) n_events: u64,
     pub(super) n_steps: usize,
     pub(super) retry: Option<ApiRetry>,
-    pub(super) asks: Vec<ControlRequest>,
-    pub(super) withdrawn: Vec<RequestId>,
+    /// All requests that are open.
+    pub(super) requests: Vec<Arc<ControlRequest>>,
+    /// The lines since the last [`Activity::see`].
     pub(super) messages: Vec<Arc<StreamMessage>>,
 }
 
 impl Activity {
-    /// Returns what happened since the last call.
+    /// Returns what the process does now, and the lines since the last call.
     pub(super) fn see(&mut self) -> Seen {
         let messages = self.messages.get(self.n_seen..).unwrap_or_default().to_vec();
         self.n_seen = self.messages.len();
@@ -105,8 +105,7 @@ impl Activity {
             n_events: self.n_events,
             n_steps: self.n_steps,
             retry: self.retry.clone(),
-            asks: std::mem::take(&mut self.asks),
-            withdrawn: std::mem::take(&mut self.withdrawn),
+            requests: self.requests.clone(),
             messages,
         }
     }
@@ -119,8 +118,7 @@ impl Activity {
             prompt: Some(prompt),
             cost_before: known.cost.unwrap_or(known.cost_before),
             tasks: known.tasks,
-            asks: known.asks,
-            withdrawn: known.withdrawn,
+            requests: known.requests,
             n_events: known.n_events + 1,
             has_spoken: known.has_spoken,
             ..Self::default()
@@ -131,6 +129,13 @@ impl Activity {
     pub(super) fn restart(&mut self, cost: Option<f64>) {
         let n_events = self.n_events + 1;
         *self = Self { n_events, cost_before: cost.unwrap_or_default(), ..Self::default() };
+    }
+
+    /// A request is about to be answered; says whether the process still waits for that.
+    pub(super) fn answer(&mut self, request: &RequestId) -> bool {
+        let n_open = self.requests.len();
+        self.requests.retain(|open| open.request_id != *request);
+        self.requests.len() < n_open
     }
 
     /// Whether nothing is at work, as far as is known.
@@ -176,12 +181,11 @@ impl Activity {
             }
             StreamMessage::ControlRequest(request) => {
                 self.happened();
-                self.asks.push(request.clone());
+                self.requests.push(Arc::new(request.clone()));
             }
             StreamMessage::ControlCancelRequest { request_id } => {
                 self.happened();
-                self.asks.retain(|ask| ask.request_id != *request_id);
-                self.withdrawn.push(request_id.clone());
+                self.answer(request_id);
             }
             StreamMessage::ControlResponse(_) | StreamMessage::Unknown(_) => {}
         }
@@ -244,6 +248,7 @@ impl Activity {
                 SessionState::Idle if self.prompt.is_none() || self.progress == Progress::Ended => {
                     self.is_busy = false;
                     self.tools.clear();
+                    self.requests.clear();
                     self.retry = None;
                 }
                 SessionState::Running | SessionState::RequiresAction => self.is_busy = true,
@@ -289,5 +294,46 @@ impl Activity {
             self.n_steps += 1;
         }
         self.reached(Progress::Started);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn take(activity: &mut Activity, line: &Value) {
+        let line = StreamMessage::from_bytes(line.to_string().as_bytes()).unwrap();
+        activity.take(&Arc::new(line));
+    }
+
+    fn asks(request: &str) -> Value {
+        let body = json!({"subtype": "can_use_tool", "tool_name": "Bash", "input": {}});
+        json!({"type": "control_request", "request_id": request, "request": body})
+    }
+
+    fn state(state: &str) -> Value {
+        json!({"type": "system", "subtype": "session_state_changed", "state": state})
+    }
+
+    #[test]
+    fn a_request_is_open_until_it_is_answered_or_withdrawn_or_the_process_is_at_rest() {
+        let mut activity = Activity::default();
+        let open = |activity: &mut Activity| -> Vec<String> {
+            activity.see().requests.iter().map(|request| request.request_id.to_string()).collect()
+        };
+        for request in ["r1", "r2", "r3"] {
+            take(&mut activity, &asks(request));
+        }
+        assert_eq!(open(&mut activity), ["r1", "r2", "r3"]);
+        activity.begin("prompt".into());
+        assert_eq!(open(&mut activity), ["r1", "r2", "r3"], "whoever looks next sees them, too");
+        assert!(activity.answer(&"r1".into()) && !activity.answer(&"r1".into()), "the first answer counts");
+        take(&mut activity, &json!({"type": "control_cancel_request", "request_id": "r2"}));
+        assert_eq!(open(&mut activity), ["r3"]);
+        activity.reached(Progress::Ended);
+        take(&mut activity, &state("idle"));
+        assert_eq!(open(&mut activity), [""; 0]);
     }
 }

@@ -82,6 +82,12 @@ impl ClaudeSession {
         }
     }
 
+    /// Whether there is a process that has not ended.
+    pub(super) fn is_listening(&self) -> bool {
+        let held = self.held();
+        held.as_ref().and_then(|held| held.process.as_ref()).is_some_and(|process| process.exit().is_none())
+    }
+
     /// Waits for the end of the process, if there is one.
     pub(super) fn exited(&self) -> Option<impl Future<Output = Option<Exit>> + Send + use<>> {
         self.held().as_ref()?.process.as_ref().map(Process::exited)

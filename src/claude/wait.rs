@@ -1,5 +1,7 @@
 //! Waiting for a turn: what the process says, what the policy answers, and how long it may take.
 
+use std::sync::Arc;
+
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use tokio::time::Instant;
 
@@ -38,13 +40,16 @@ pub(super) enum Waited {
     NotRecorded,
 }
 
-/// A decision that is being made.
+/// A request that the readers of the turn know of, and that is being decided.
 struct Open {
     request: RequestId,
     is_human: bool,
 }
 
 /// A wait for a session's process.
+///
+/// It asks for all requests that are open, also for those of an earlier wait. Dropping it closes them for the readers of its turn;
+/// the process waits on, and the next wait asks again.
 pub(super) struct Wait<'a> {
     session: &'a ClaudeSession,
     turn: &'a dyn TurnHost,
@@ -53,7 +58,7 @@ pub(super) struct Wait<'a> {
     records: bool,
     is_started: bool,
     open: Vec<Open>,
-    decisions: FuturesUnordered<BoxFuture<'static, (ControlRequest, Ask, Decision)>>,
+    decisions: FuturesUnordered<BoxFuture<'static, (Arc<ControlRequest>, Ask, Decision)>>,
     /// The status that was told last.
     told: Option<(bool, Option<u32>)>,
 }
@@ -75,7 +80,9 @@ impl<'a> Wait<'a> {
         turn: &'a dyn TurnHost,
         limits: &'a WaitOptions,
     ) -> Self {
-        Self { records: true, ..Self::for_rest(session, turn, limits) }
+        let mut wait = Self::for_rest(session, turn, limits);
+        wait.records = true;
+        wait
     }
 
     /// Waits until the process is at rest, or something else ends the waiting.
@@ -132,19 +139,14 @@ impl<'a> Wait<'a> {
             }
         }
         self.tell(&seen);
-        for request in &seen.withdrawn {
-            self.open.retain(|open| open.request != *request);
-            self.turn.notice(Notice::RequestClosed(request.clone()));
+        let still_open = |open: &Open| seen.requests.iter().any(|request| request.request_id == open.request);
+        for closed in self.open.extract_if(.., |open| !still_open(open)) {
+            self.turn.notice(Notice::RequestClosed(closed.request));
         }
-        for request in &seen.asks {
-            let Some(ask) = ask::ask(request, &self.session.id) else {
-                self.session.write(ask::refuse(&request.request_id));
-                continue;
-            };
-            let asked = self.turn.ask(ask.clone());
-            self.open.push(Open { request: request.request_id.clone(), is_human: asked.is_human });
-            let (request, decision) = (request.clone(), asked.decision);
-            self.decisions.push(Box::pin(async move { (request, ask, decision.await) }));
+        for request in &seen.requests {
+            if self.open.iter().all(|open| open.request != request.request_id) {
+                self.ask(request);
+            }
         }
         if self.records && seen.n_steps > self.limits.max_steps {
             return Err(Waited::Limit(Limit::Steps));
@@ -177,15 +179,38 @@ impl<'a> Wait<'a> {
         }
     }
 
+    /// Lets the policy decide about a request; refuses one that is not understood.
+    fn ask(&mut self, request: &Arc<ControlRequest>) {
+        // A process that has ended does not listen any more.
+        if !self.session.is_listening() {
+            return;
+        }
+        let Some(ask) = ask::ask(request, &self.session.id) else {
+            self.session.live.state().activity.answer(&request.request_id);
+            self.session.write(ask::refuse(&request.request_id));
+            return;
+        };
+        let asked = self.turn.ask(ask.clone());
+        self.open.push(Open { request: request.request_id.clone(), is_human: asked.is_human });
+        let (request, decision) = (Arc::clone(request), asked.decision);
+        self.decisions.push(Box::pin(async move { (request, ask, decision.await) }));
+    }
+
     /// Answers a request, unless it was withdrawn; says whether the turn is over.
-    fn answer(&mut self, request: &ControlRequest, ask: &Ask, decision: Decision) -> bool {
-        let n_open = self.open.len();
-        self.open.retain(|open| open.request != request.request_id);
-        if self.open.len() == n_open {
+    fn answer(&self, request: &ControlRequest, ask: &Ask, decision: Decision) -> bool {
+        if !self.session.live.state().activity.answer(&request.request_id) {
             return false;
         }
         let decision = ask.fit(decision);
         self.session.write(ask::answer(request, ask, &decision));
         decision == Decision::FailTurn
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        for open in self.open.drain(..) {
+            self.turn.notice(Notice::RequestClosed(open.request));
+        }
     }
 }

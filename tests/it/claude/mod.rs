@@ -5,5 +5,6 @@ mod errors;
 mod faults;
 mod real;
 mod real_errors;
+mod requests;
 mod resume;
 mod stage;

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use super::{
     anthropic::Model,
     faults::letter,
+    requests::{check_that_a_request_waits_for_the_next, with_desk},
     stage::{builder, gone, input, manager, patient, session, soon},
 };
 
@@ -202,6 +203,8 @@ fn promises() -> Vec<(At, Blow, char)> {
         (At::Subagent, Blow::Abort, 'A'),
         (At::Streaming, Blow::Leave, 'S'),
         (At::Tool, Blow::Leave, 'S'),
+        // The end of its host is a no, with which the turn goes on.
+        (At::Permission, Blow::Leave, 'S'),
         (At::Subagent, Blow::Leave, 'S'),
     ]
 }
@@ -336,4 +339,14 @@ async fn every_fault_in_every_phase_ends_as_promised_on_the_real_executable() {
         Box::pin(cell(&lab, at, blow, promised)).await;
     }
     assert!(n_cells >= 12, "{n_cells} cells");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_waits_for_whoever_waits_next_on_the_real_executable() {
+    let Some(lab) = Lab::find().await else { return };
+    let (manager, id, desk) = with_desk(lab.options(), &lab.project()).await;
+    check_that_a_request_waits_for_the_next(&manager, &id, &desk).await;
+    assert!(PathBuf::from(lab.project()).join("made").exists());
+    soon(manager.shutdown()).await;
+    soon(gone(id.as_str())).await;
 }

@@ -12,7 +12,8 @@ use opencode_conductor::{
     Completion, ConversationBlock, ConversationEvent, ConversationId, ConversationSink, ConvertOptions,
     Decision, Delivery, Directory, Ended, Execution, Failure, IdleOutcome, Limit, ManagerBuilder, MessageId,
     Millis, NativeMessages, NewSession, Notice, OpenSession, Opened, Permission, Phase, PreparedPrompt,
-    PromptSpec, Question, SessionDescription, SessionId, Stop, StopRequest, Subject, TurnHost, Unprepared,
+    PromptSpec, Question, RequestId, SessionDescription, SessionId, Stop, StopRequest, Subject, TurnHost,
+    Unprepared,
 };
 use tokio::sync::watch;
 
@@ -187,24 +188,34 @@ impl Session {
                 let mut gate = self.world.0.gate.subscribe();
                 return tokio::select! {
                     _ = gate.wait_for(|is_open| *is_open) => Ok(words.clone()),
-                    request = turn.stop_requested() => Err(Ended::Stopped(match request {
-                        StopRequest::Abort => Stop::Aborted,
-                        _ => Stop::GivenUp,
-                    })),
+                    request = turn.stop_requested() => Err(stopped(request)),
                     () = tokio::time::sleep(turn.limits().idle_timeout) => Err(Ended::Limit(Limit::Idle)),
                 };
             }
             Play::Permission(command) => Subject::Permission(Permission::new("bash", vec![command.clone()])),
             Play::Question(question) => Subject::questions(vec![Question::new(question)]),
         };
-        let id = format!("{message}-request").into();
-        match turn.ask(Ask::new(id, self.id.clone(), self.id.clone(), subject)).decision.await {
+        let id = RequestId::new(format!("{message}-request"));
+        let asked = turn.ask(Ask::new(id.clone(), self.id.clone(), self.id.clone(), subject));
+        let decided = tokio::select! {
+            decision = asked.decision => Ok(decision),
+            request = turn.stop_requested() => Err(stopped(request)),
+        };
+        turn.notice(Notice::RequestClosed(id));
+        match decided? {
             Decision::Reject(reason) => Ok(format!("not allowed: {reason}")),
             Decision::Answer(answers) => Ok(format!("answered: {}", answers.concat().join(", "))),
             Decision::FailTurn => Err(Ended::Stopped(Stop::Refused)),
             _ => Ok("allowed".to_owned()),
         }
     }
+}
+
+fn stopped(request: StopRequest) -> Ended {
+    Ended::Stopped(match request {
+        StopRequest::Abort => Stop::Aborted,
+        _ => Stop::GivenUp,
+    })
 }
 
 impl OpenSession for Session {

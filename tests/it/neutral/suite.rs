@@ -1,6 +1,7 @@
 //! The suite.
 
 use std::{
+    future::ready,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -10,10 +11,11 @@ use std::{
 
 use futures_util::StreamExt;
 use opencode_conductor::{
-    AgentProfile, AgentSession, BlockStatus, Completion, ConversationManager, CreateTaskSession, Decision,
-    Delivery, Limit, MemoryStore, PermissionPolicy, Phase, PromptError, PromptExecutionResult, PromptInput,
-    QuestionPolicy, SavedSessionData, SessionConversationState, SessionId, SessionStatus, Store, StoreError,
-    StoreErrorKind, StreamEvent, TurnRecord, Update, WaitOptions, WhenBusy,
+    AgentProfile, AgentSession, AnswerError, ApprovalDesk, Ask, BlockStatus, Completion, ConversationManager,
+    CreateTaskSession, Decision, Delivery, Limit, MemoryStore, PermissionPolicy, Phase, PromptError,
+    PromptExecutionResult, PromptInput, QuestionPolicy, SavedSessionData, SessionConversationState,
+    SessionId, SessionStatus, Store, StoreError, StoreErrorKind, StreamEvent, TaskId, TurnRecord, Update,
+    WaitOptions, WhenBusy,
     test_util::{Effect, StoreCall, TappedStore},
 };
 use serde_json::json;
@@ -47,6 +49,11 @@ on_every_agent! {
     policies_answer_what_the_agent_asks
     a_prompt_may_bring_policies_of_its_own
     a_person_is_asked_with_the_task
+    a_session_may_have_policies_of_its_own
+    what_was_refused_is_named_in_the_result
+    a_request_is_on_the_desk_until_it_is_answered
+    a_request_is_closed_for_readers_when_it_is_answered
+    a_request_that_nobody_waits_for_holds_up_no_later_prompt
     an_abort_ends_the_turn_and_is_reported
     an_abort_of_all_sends_those_away_who_wait
     a_limit_ends_the_turn
@@ -61,6 +68,18 @@ on_every_agent! {
     a_session_is_one_handle_and_found_again
     a_session_is_saved_as_it_goes
     a_session_is_saved_once_its_store_is_back
+}
+
+#[tokio::test]
+async fn a_request_is_closed_when_its_turn_ends_on_memory() {
+    a_request_is_closed_for_readers_when_its_turn_ends(Memory::default()).await;
+}
+
+#[cfg(all(unix, feature = "claude", feature = "test-util"))]
+#[tokio::test]
+async fn a_request_is_closed_when_its_turn_ends_on_claude() {
+    let world = crate::neutral::claude::ClaudeWorld::new().await;
+    a_request_is_closed_for_readers_when_its_turn_ends(world).await;
 }
 
 fn say(words: &str) -> Play {
@@ -205,6 +224,166 @@ async fn a_person_is_asked_with_the_task(world: impl World) {
     );
     let told = updates.iter().any(|update| matches!(update, Update::Asked(told) if **told == *ask));
     assert!(told, "the readers are told: {updates:?}");
+}
+
+/// The two kinds of requests.
+fn asking() -> [Play; 2] {
+    [Play::Permission("touch x".to_owned()), Play::Question("Which?".to_owned())]
+}
+
+/// A manager whose requests all wait on a desk, with one session.
+async fn session_with_desk(world: &impl World) -> (ConversationManager, SessionId, ApprovalDesk) {
+    let desk = ApprovalDesk::new();
+    let builder = world.builder().permissions(desk.permissions()).questions(desk.questions());
+    let manager = builder.wait(limits()).unwrap().build();
+    let session = create(&manager).await;
+    (manager, session, desk)
+}
+
+/// The desk once so many requests wait on it.
+async fn with_pending(desk: &ApprovalDesk, count: usize) -> Vec<Ask> {
+    soon(desk.watch().filter(|asks| ready(asks.len() == count)).next()).await.unwrap()
+}
+
+/// A decision that lets the turn go on, with nothing refused.
+fn granted(ask: &Ask) -> Decision {
+    match ask.permission() {
+        Some(_) => Decision::AllowOnce,
+        None => Decision::Answer(vec![vec!["A".to_owned()]]),
+    }
+}
+
+async fn a_session_may_have_policies_of_its_own(world: impl World) {
+    let builder = world.builder().permissions(PermissionPolicy::FailTurn).questions(QuestionPolicy::FailTurn);
+    let manager = builder.wait(limits()).unwrap().build();
+    let session = create(&manager).await;
+    manager.set_permissions(&session, PermissionPolicy::AllowOnce).unwrap();
+    manager.set_questions(&session, QuestionPolicy::Decline).unwrap();
+    for play in asking() {
+        let by_session = input(&world, &session, &play);
+        let by_prompt = by_session.clone().permissions(PermissionPolicy::FailTurn);
+        let by_prompt = by_prompt.questions(QuestionPolicy::FailTurn);
+        for (prompt, expected) in [(by_session, Completion::Settled), (by_prompt, Completion::Refused)] {
+            let result = soon(manager.prompt(prompt).into_future()).await.unwrap();
+            assert_eq!(result.completion, expected, "{play:?}");
+        }
+    }
+}
+
+async fn what_was_refused_is_named_in_the_result(world: impl World) {
+    let (manager, session) = session_of(&world).await;
+    for play in asking() {
+        let prompt = || input(&world, &session, &play);
+        let refused = soon(manager.prompt(prompt()).into_future()).await.unwrap().refused;
+        let [ask] = refused.as_slice() else { panic!("{play:?}: {refused:?}") };
+        match &play {
+            Play::Permission(command) => {
+                assert_eq!(ask.permission().unwrap().patterns, std::slice::from_ref(command));
+            }
+            _ => assert_eq!(ask.questions()[0].question, "Which?"),
+        }
+        let ask = |ask: Ask| async move { granted(&ask) };
+        let granting = prompt().permissions(PermissionPolicy::ask(ask)).questions(QuestionPolicy::ask(ask));
+        let result = soon(manager.prompt(granting).into_future()).await.unwrap();
+        assert_eq!((&result.completion, &result.refused[..]), (&Completion::Settled, &[][..]), "{play:?}");
+    }
+    assert_eq!(manager.statistics().turns.refusals, 2);
+}
+
+async fn a_request_is_on_the_desk_until_it_is_answered(world: impl World) {
+    let (manager, session, desk) = session_with_desk(&world).await;
+    for play in asking() {
+        let running = manager.prompt(input(&world, &session, &play)).start();
+        let ask = with_pending(&desk, 1).await.remove(0);
+        assert_eq!((&ask.root, ask.task.as_ref().map(TaskId::as_str)), (&session, Some("task")), "{play:?}");
+        let unfit = match ask.permission() {
+            Some(_) => Decision::Answer(vec![vec!["yes".to_owned()]]),
+            None => Decision::AllowOnce,
+        };
+        let unfit = desk.answer(&session, &ask.id, unfit);
+        assert!(matches!(unfit, Err(AnswerError::Unfit(_))), "{play:?}: {unfit:?}");
+        assert_eq!(desk.pending(), std::slice::from_ref(&ask), "{play:?}: it still waits");
+        assert_eq!(desk.answer(&session, &ask.id, granted(&ask)).as_ref(), Ok(&ask), "{play:?}");
+        let again = desk.answer(&session, &ask.id, granted(&ask));
+        assert!(matches!(again, Err(AnswerError::NotPending { .. })), "{play:?}: {again:?}");
+        let result = soon(running).await.unwrap();
+        assert_eq!((&result.completion, &result.refused[..]), (&Completion::Settled, &[][..]), "{play:?}");
+        assert_eq!(desk.pending(), [], "{play:?}");
+    }
+}
+
+/// What becomes of a request.
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    Answered,
+    FailsTheTurn,
+    Aborted,
+    GivenUp,
+}
+
+/// Lets requests end in these ways, and checks that the readers of the session are told once of each.
+async fn check_closed(world: &impl World, fates: &[Fate]) {
+    for (fate, play) in fates.iter().flat_map(|fate| asking().map(|play| (fate, play))) {
+        let case = format!("{fate:?} {play:?}");
+        let (manager, session, desk) = session_with_desk(world).await;
+        let (_, mut updates) = manager.watch(&session).unwrap();
+        let running = manager.prompt(input(world, &session, &play)).start();
+        let ask = with_pending(&desk, 1).await.remove(0);
+        let answer = |decision| drop(desk.answer(&session, &ask.id, decision).unwrap());
+        match fate {
+            Fate::Answered => answer(granted(&ask)),
+            Fate::FailsTheTurn => answer(Decision::FailTurn),
+            Fate::Aborted => drop(soon(running.abort()).await.unwrap()),
+            Fate::GivenUp => drop(running),
+        }
+        let (mut n_asked, mut n_closed) = (0, 0);
+        while n_closed == 0 {
+            match soon(updates.next()).await.unwrap_or_else(|| panic!("{case}: it was not closed")) {
+                Update::Asked(told) if told.id == ask.id => n_asked += 1,
+                Update::RequestClosed(told) if told == ask.id => n_closed += 1,
+                _ => {}
+            }
+        }
+        assert_eq!((n_asked, desk.pending()), (1, Vec::new()), "{case}");
+        soon(manager.delete(&session)).await.unwrap();
+        soon(manager.shutdown()).await;
+    }
+}
+
+async fn a_request_is_closed_for_readers_when_it_is_answered(world: impl World) {
+    check_closed(&world, &[Fate::Answered]).await;
+}
+
+async fn a_request_is_closed_for_readers_when_its_turn_ends(world: impl World) {
+    check_closed(&world, &[Fate::FailsTheTurn, Fate::Aborted, Fate::GivenUp]).await;
+}
+
+async fn a_request_that_nobody_waits_for_holds_up_no_later_prompt(world: impl World) {
+    for play in asking() {
+        let (manager, session, desk) = session_with_desk(&world).await;
+        let dropped = manager.prompt(input(&world, &session, &play)).start();
+        with_pending(&desk, 1).await;
+        drop(dropped);
+        with_pending(&desk, 0).await;
+        // So may a call that waits for the session to come to rest.
+        let rest = manager.wait_for_session_idle(&session, limits());
+        drop(tokio::time::timeout(Duration::from_millis(50), rest).await);
+        let next = manager.prompt(input(&world, &session, &say("next"))).start();
+        let (answering, mut lists) = (desk.clone(), desk.watch());
+        let answers = async {
+            while let Some(asks) = lists.next().await {
+                for ask in asks {
+                    answering.answer(&session, &ask.id, granted(&ask)).unwrap();
+                }
+            }
+            unreachable!("the desk is there")
+        };
+        let result = soon(async {
+            tokio::select! { result = next => result, () = answers => unreachable!() }
+        });
+        assert_eq!(result.await.unwrap().answer().as_deref(), Some("next"), "{play:?}");
+        soon(manager.delete(&session)).await.unwrap();
+    }
 }
 
 async fn an_abort_ends_the_turn_and_is_reported(world: impl World) {

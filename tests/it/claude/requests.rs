@@ -1,0 +1,93 @@
+//! What a process asks its host, and what becomes of it when nobody waits any more.
+
+use futures_util::StreamExt;
+use opencode_conductor::{
+    ApprovalDesk, Ask, Completion, ConversationManager, Decision, MessageId, SessionId,
+    claude::ClaudeOptions,
+    test_util::{ClaudeScript, ClaudeStep, ClaudeTool, FakeClaude},
+};
+
+use super::stage::{builder, input, patient, session, soon};
+
+fn text(words: &str) -> Vec<ClaudeStep> {
+    vec![ClaudeStep::Text(words.to_owned())]
+}
+
+/// A manager whose requests wait on a desk, with one session.
+pub(crate) async fn with_desk(
+    options: ClaudeOptions,
+    directory: &str,
+) -> (ConversationManager, SessionId, ApprovalDesk) {
+    let desk = ApprovalDesk::new();
+    let manager = builder(options).permissions(desk.permissions()).questions(desk.questions()).build();
+    let session = session(&manager, directory).await;
+    (manager, session, desk)
+}
+
+/// The only request on the desk, as soon as there is one.
+async fn asked(desk: &ApprovalDesk) -> Ask {
+    let only = |asks: Vec<Ask>| async move { <[Ask; 1]>::try_from(asks).ok() };
+    let [ask] = soon(Box::pin(desk.watch().filter_map(only)).next()).await.unwrap();
+    ask
+}
+
+/// A request outlives the prompt that it belongs to, and the calls that wait for the session to come to rest: whoever waits next is
+/// asked for the same.
+pub(crate) async fn check_that_a_request_waits_for_the_next(
+    manager: &ConversationManager,
+    id: &SessionId,
+    desk: &ApprovalDesk,
+) {
+    let script = ClaudeScript::new([vec![ClaudeTool::bash("touch made").asks().into()], text("made")]);
+    let dropped = manager.prompt(input(id, &script)).start();
+    let first = asked(desk).await;
+    drop(dropped);
+    soon(desk.watch().filter(|asks| std::future::ready(asks.is_empty())).next()).await.unwrap();
+    let resting = manager.wait_for_session_idle(id, patient());
+    let again = tokio::select! {
+        rested = resting => panic!("it waits for an answer: {rested:?}"),
+        again = asked(desk) => again,
+    };
+    assert_eq!(again, first);
+    assert_eq!(desk.pending(), [], "nobody waits");
+    let next = manager.prompt(input(id, &ClaudeScript::text("next"))).start();
+    assert_eq!(asked(desk).await, first);
+    desk.answer(id, &first.id, Decision::AllowOnce).unwrap();
+    let result = soon(next).await.unwrap();
+    assert_eq!((&result.completion, result.answer().as_deref()), (&Completion::Settled, Some("next")));
+    let conversation = serde_json::to_string(&result.conversation).unwrap();
+    assert!(conversation.contains(r#""toolStatus":"success""#), "what was allowed ran: {conversation}");
+}
+
+#[tokio::test]
+async fn a_request_waits_for_whoever_waits_next() {
+    let fake = FakeClaude::start().await.unwrap();
+    let (manager, id, desk) = with_desk(fake.options(), "/project").await;
+    check_that_a_request_waits_for_the_next(&manager, &id, &desk).await;
+    soon(manager.shutdown()).await;
+}
+
+#[tokio::test]
+async fn a_request_does_not_outlive_the_manager_that_was_asked() {
+    for tool in [ClaudeTool::bash("touch made").asks(), ClaudeTool::question("Which?")] {
+        let case = format!("{tool:?}");
+        let fake = FakeClaude::start().await.unwrap();
+        let (owner, id, desk) = with_desk(fake.options(), "/project").await;
+        let script = ClaudeScript::new([vec![tool.into()], text("went on")]);
+        let running = owner.prompt(input(&id, &script).message_id("asking")).start();
+        asked(&desk).await;
+        soon(owner.shutdown()).await;
+        assert_eq!(soon(running).await.unwrap().completion, Completion::GivenUp, "{case}");
+        assert_eq!(desk.pending(), [], "{case}");
+        let next_desk = ApprovalDesk::new();
+        let builder = builder(fake.options()).permissions(next_desk.permissions());
+        let next = builder.questions(next_desk.questions()).build();
+        let result = soon(next.resume(id, MessageId::from("asking"))).await.unwrap();
+        let end = (&result.completion, result.answer());
+        assert_eq!(end, (&Completion::Settled, Some("went on".to_owned())), "{case}");
+        assert_eq!(next.statistics().turns.permissions + next.statistics().turns.questions, 0, "{case}");
+        let conversation = serde_json::to_string(&result.conversation).unwrap();
+        assert!(conversation.contains(r#""isError":true"#), "{case}: {conversation}");
+        soon(next.shutdown()).await;
+    }
+}
