@@ -1,7 +1,6 @@
 //! Claude Code as an agent of the manager.
 
 use std::{
-    collections::HashMap,
     process::Stdio,
     sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
@@ -55,7 +54,8 @@ pub(super) struct Shared {
     pub(super) files: Files,
     pub(super) tasks: TaskTracker,
     version: OnceCell<Version>,
-    sessions: Mutex<HashMap<SessionId, Weak<ClaudeSession>>>,
+    /// All sessions that are open. One that is opened twice is here twice, until the manager drops one of them.
+    sessions: Mutex<Vec<Weak<ClaudeSession>>>,
 }
 
 impl ClaudeCode {
@@ -88,8 +88,8 @@ impl ClaudeCode {
         let shared = Arc::clone(&self.shared);
         let session = Arc::new(ClaudeSession::new(id.clone(), file.directory.clone(), shared, live));
         let mut sessions = self.shared.sessions();
-        sessions.retain(|_, session| session.strong_count() > 0);
-        sessions.insert(id.clone(), Arc::downgrade(&session));
+        sessions.retain(|session| session.strong_count() > 0);
+        sessions.push(Arc::downgrade(&session));
         drop(sessions);
         let description = SessionDescription::new(id.clone(), file.directory, file.title, file.created_at);
         Opened::new(description, session)
@@ -97,8 +97,13 @@ impl ClaudeCode {
 }
 
 impl Shared {
-    fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, Weak<ClaudeSession>>> {
+    fn sessions(&self) -> MutexGuard<'_, Vec<Weak<ClaudeSession>>> {
         lock(&self.sessions)
+    }
+
+    /// The sessions that are open.
+    fn open_sessions(&self) -> Vec<Arc<ClaudeSession>> {
+        self.sessions().iter().filter_map(Weak::upgrade).collect()
     }
 }
 
@@ -175,8 +180,7 @@ impl Agent for ClaudeCode {
         directory: Option<&'a Directory>,
     ) -> BoxFuture<'a, Result<(), AgentError>> {
         Box::pin(async move {
-            let own = self.shared.sessions().remove(session).and_then(|session| session.upgrade());
-            if let Some(own) = own {
+            for own in self.shared.open_sessions().into_iter().filter(|own| own.id == *session) {
                 own.release();
             }
             let files = &self.shared.files;
@@ -189,10 +193,8 @@ impl Agent for ClaudeCode {
     }
 
     fn shutdown(&self) -> BoxFuture<'_, ()> {
-        let sessions: Vec<_> =
-            self.shared.sessions().drain().filter_map(|(_, session)| session.upgrade()).collect();
         Box::pin(async move {
-            for session in sessions {
+            for session in self.shared.open_sessions() {
                 session.release();
             }
             self.shared.tasks.close();

@@ -7,7 +7,7 @@ use opencode_conductor::{
     test_util::{ClaudeScript, ClaudeStep, ClaudeTool, FakeClaude},
 };
 
-use super::stage::{builder, input, patient, session, soon};
+use super::stage::{builder, input, manager, patient, session, soon};
 
 fn text(words: &str) -> Vec<ClaudeStep> {
     vec![ClaudeStep::Text(words.to_owned())]
@@ -90,4 +90,20 @@ async fn a_request_does_not_outlive_the_manager_that_was_asked() {
         assert!(conversation.contains(r#""isError":true"#), "{case}: {conversation}");
         soon(next.shutdown()).await;
     }
+}
+
+#[tokio::test]
+async fn a_session_that_was_opened_twice_is_deleted_and_its_process_ends() {
+    let fake = FakeClaude::start().await.unwrap();
+    let manager = manager(fake.options());
+    let id = session(&manager, "/project").await;
+    let gated = ClaudeScript::new([vec![ClaudeStep::Gate("gate".to_owned())]]);
+    let running = manager.prompt(input(&id, &gated)).start();
+    soon(fake.wait_at("gate")).await;
+    manager.forget(&id);
+    soon(manager.adopt_session("task", &id)).await.unwrap();
+    soon(manager.delete(&id)).await.unwrap();
+    drop(soon(running).await);
+    soon(super::stage::gone(id.as_str())).await;
+    soon(manager.shutdown()).await;
 }

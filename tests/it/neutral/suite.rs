@@ -62,6 +62,7 @@ on_every_agent! {
     any_number_of_readers_watch_a_session
     a_dropped_prompt_is_given_up_and_the_next_goes_on
     a_shutdown_leaves_the_turn_resumable
+    a_shutdown_ends_what_was_forgotten_and_taken_up_again
     a_turn_goes_on_from_every_recorded_phase
     what_cannot_be_recorded_is_not_sent
     a_record_that_the_agent_knows_nothing_of_runs_nothing
@@ -512,6 +513,16 @@ async fn a_shutdown_leaves_the_turn_resumable(world: impl World) {
     assert!(store.open_turns().is_empty());
     assert_eq!((&result.completion, result.answer().as_deref()), (&Completion::Settled, Some("one")));
     assert_eq!(world.runs(&session, &result.submission.message_id), 1);
+}
+
+async fn a_shutdown_ends_what_was_forgotten_and_taken_up_again(world: impl World) {
+    let (manager, session) = session_of(&world).await;
+    let running = manager.prompt(input(&world, &session, &gate("one"))).start();
+    soon(world.at_gate()).await;
+    manager.forget(&session);
+    soon(manager.adopt_session("task", &session)).await.unwrap();
+    soon(manager.shutdown()).await;
+    assert_eq!(soon(running).await.unwrap().completion, Completion::GivenUp);
 }
 
 /// A store that stops the process at a phase: before it is written, or after. Nothing is written from then on.
