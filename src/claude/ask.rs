@@ -2,25 +2,33 @@
 
 use serde_json::{Map, Value, json};
 
-use super::wire::{ControlRequest, HostRequest, ToolPermission};
+use super::{
+    SessionMirror,
+    wire::{ControlRequest, HostRequest, ToolPermission},
+};
 use crate::{
     agent::{Ask, Decision, Permission, Question, QuestionOption, Subject},
-    ids::{CallId, RequestId, SessionId},
+    ids::{AgentId, CallId, RequestId, SessionId},
 };
 
 /// The tool by which the model asks the user.
 const QUESTION_TOOL: &str = "AskUserQuestion";
 
-/// What a request wants to know; nothing if it is not understood.
-pub(super) fn ask(request: &ControlRequest, root: &SessionId) -> Option<Ask> {
+/// What a request wants to know; nothing if it is not understood. The mirror says which subagents are above the one that asks.
+pub(super) fn ask(request: &ControlRequest, root: &SessionId, mirror: &SessionMirror) -> Option<Ask> {
     let HostRequest::CanUseTool(tool) = &request.request else { return None };
-    let asker = tool.agent_id.as_ref().map_or_else(|| root.clone(), |agent| SessionId::new(agent.as_str()));
+    let session = |agent: &AgentId| SessionId::new(agent.as_str());
+    let asker = tool.agent_id.as_ref().map_or_else(|| root.clone(), session);
     let subject = if tool.tool_name == QUESTION_TOOL {
         Subject::questions(questions(&tool.input))
     } else {
         Subject::Permission(permission(tool))
     };
-    Some(Ask::new(request.request_id.clone(), asker, root.clone(), subject))
+    let mut ask = Ask::new(request.request_id.clone(), asker, root.clone(), subject);
+    if let Some(agent) = &tool.agent_id {
+        ask.path.splice(1..1, mirror.above(agent).iter().map(session));
+    }
+    Some(ask)
 }
 
 fn permission(tool: &ToolPermission) -> Permission {
@@ -134,7 +142,7 @@ mod tests {
             "permission_suggestions": [{"type": "addRules", "rules": [{"toolName": "Bash", "ruleContent": "touch x"}]},
                 {"type": "setMode", "mode": "acceptEdits"}],
         }));
-        let ask = ask(&request, &"s".into()).unwrap();
+        let ask = ask(&request, &"s".into(), &SessionMirror::default()).unwrap();
         let wanted = ask.permission().unwrap();
         assert_eq!((wanted.permission.as_str(), wanted.patterns.join(" ")), ("Bash", "touch x".to_owned()));
         assert_eq!(wanted.always, ["Bash(touch x)", "acceptEdits"]);
@@ -154,7 +162,7 @@ mod tests {
         let asked = json!([{"question": "Which?", "header": "Pick", "multiSelect": true,
             "options": [{"label": "A", "description": "a"}, {"label": "B"}]}]);
         let request = request(json!({"tool_name": "AskUserQuestion", "input": {"questions": asked}}));
-        let ask = ask(&request, &"s".into()).unwrap();
+        let ask = ask(&request, &"s".into(), &SessionMirror::default()).unwrap();
         let [question] = ask.questions() else { panic!("one question") };
         assert_eq!((question.question.as_str(), question.options.len()), ("Which?", 2));
         assert!(question.multiple);

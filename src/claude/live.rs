@@ -26,7 +26,7 @@ pub(super) struct Live {
 
 pub(super) struct State {
     pub(super) activity: Activity,
-    mirror: SessionMirror,
+    pub(super) mirror: SessionMirror,
     /// The process whose output counts: what an earlier one still says does not.
     process: u64,
     /// The last line that could not be read.

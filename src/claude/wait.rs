@@ -185,7 +185,8 @@ impl<'a> Wait<'a> {
         if !self.session.is_listening() {
             return;
         }
-        let Some(ask) = ask::ask(request, &self.session.id) else {
+        let ask = ask::ask(request, &self.session.id, &self.session.live.state().mirror);
+        let Some(ask) = ask else {
             self.session.live.state().activity.answer(&request.request_id);
             self.session.write(ask::refuse(&request.request_id));
             return;

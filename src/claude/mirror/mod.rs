@@ -131,6 +131,18 @@ impl SessionMirror {
         events
     }
 
+    /// The subagents between the main thread and this one, the highest first.
+    #[cfg(feature = "claude")]
+    pub(super) fn above(&self, agent: &AgentId) -> Vec<AgentId> {
+        let found = self.subagents.values().find(|subagent| subagent.agent_id() == Some(agent));
+        let parent = |subagent: &&Subagent| self.subagents.get(&ToolUseId::from(subagent.parent()?));
+        // No more than there are: what was streamed may name calls in a circle.
+        let above = std::iter::successors(found, parent).skip(1).take(self.subagents.len());
+        let mut above: Vec<_> = above.filter_map(Subagent::agent_id).cloned().collect();
+        above.reverse();
+        above
+    }
+
     /// What has to happen to what was known before.
     fn differences(&self, known: &Self) -> Vec<ConversationEvent> {
         let mut events = Vec::new();

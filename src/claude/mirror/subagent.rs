@@ -48,6 +48,12 @@ impl Subagent {
         self.agent_id.as_ref()
     }
 
+    /// The thread with the call that started it.
+    #[cfg(feature = "claude")]
+    pub(super) fn parent(&self) -> Option<&ConversationId> {
+        self.call.as_ref().map(|call| &call.parent)
+    }
+
     pub(super) fn prompt(&self) -> Option<&str> {
         self.call.as_ref()?.text("prompt")
     }

@@ -93,6 +93,30 @@ async fn a_request_does_not_outlive_the_manager_that_was_asked() {
 }
 
 #[tokio::test]
+async fn a_request_names_all_subagents_above_the_one_that_asks() {
+    let asking = || vec![ClaudeTool::bash("touch x").asks().into()];
+    let nested =
+        |inner: ClaudeScript| ClaudeScript::new([vec![ClaudeTool::subagent(inner).into()], text("ok")]);
+    let mut script = ClaudeScript::new([asking(), text("ok")]);
+    for depth in 0..4 {
+        let fake = FakeClaude::start().await.unwrap();
+        let (manager, id, desk) = with_desk(fake.options(), "/project").await;
+        let running = manager.prompt(input(&id, &script)).start();
+        let ask = asked(&desk).await;
+        assert_eq!((ask.path.first(), ask.path.last()), (Some(&id), Some(&ask.session_id)));
+        let state = manager.conversation(&id).unwrap();
+        let known: Vec<_> = state.subagents().filter_map(|subagent| subagent.agent_id.clone()).collect();
+        let below: Vec<_> = ask.path[1..].iter().map(|session| session.as_str().into()).collect();
+        assert_eq!(below.len(), depth, "{:?}", ask.path);
+        assert!(below.iter().all(|agent| known.contains(agent)), "{below:?}, {known:?}");
+        desk.answer(&id, &ask.id, Decision::AllowOnce).unwrap();
+        assert_eq!(soon(running).await.unwrap().completion, Completion::Settled);
+        soon(manager.shutdown()).await;
+        script = nested(script);
+    }
+}
+
+#[tokio::test]
 async fn a_session_that_was_opened_twice_is_deleted_and_its_process_ends() {
     let fake = FakeClaude::start().await.unwrap();
     let manager = manager(fake.options());
