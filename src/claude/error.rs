@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use super::version::Version;
+use super::{version::Version, wire::ApiRetry};
 use crate::{
     agent::{AgentError, AgentErrorKind, Delivery},
     ids::SessionId,
@@ -93,6 +93,15 @@ pub enum ClaudeError {
         /// The last lines of its standard error.
         stderr: Vec<String>,
     },
+    /// The provider failed, and was to be asked again when a limit of the turn ran out.
+    #[error("the provider failed{}", in_brackets(.said))]
+    #[non_exhaustive]
+    ProviderFailed {
+        /// The attempt that failed last, from 1.
+        attempt: u32,
+        /// What is known of why; empty if nothing is.
+        said: String,
+    },
     /// A line of standard output cannot be read. The lines around it were.
     #[error("a line of Claude Code's output cannot be read")]
     Line(#[from] DecodeError),
@@ -128,9 +137,10 @@ impl ClaudeError {
             Self::NoSuchSession { .. } => AgentErrorKind::NotFound,
             Self::Attachment { .. } => AgentErrorKind::Unsupported,
             Self::NotFound { .. } | Self::Spawn { .. } => AgentErrorKind::Unreachable,
-            Self::SessionInUse { .. } | Self::Exited { .. } | Self::File { .. } => {
-                AgentErrorKind::Unavailable
-            }
+            Self::SessionInUse { .. }
+            | Self::Exited { .. }
+            | Self::ProviderFailed { .. }
+            | Self::File { .. } => AgentErrorKind::Unavailable,
             Self::NoVersion { .. } | Self::TooOld { .. } | Self::Line(_) | Self::LineTooLong { .. } => {
                 AgentErrorKind::Failed
             }
@@ -147,6 +157,23 @@ impl From<ClaudeError> for AgentError {
     fn from(error: ClaudeError) -> Self {
         error.at(Delivery::NotSent)
     }
+}
+
+impl From<&ApiRetry> for ClaudeError {
+    fn from(retry: &ApiRetry) -> Self {
+        Self::ProviderFailed { attempt: retry.attempt, said: provider_said(retry) }
+    }
+}
+
+/// What is known of why the provider failed, such as `HTTP 529, overloaded`; empty if nothing is.
+fn provider_said(retry: &ApiRetry) -> String {
+    let status = retry.error_status.map(|status| format!("HTTP {status}"));
+    let error = retry.error.as_deref().filter(|error| *error != "unknown").map(str::to_owned);
+    status.into_iter().chain(error).collect::<Vec<_>>().join(", ")
+}
+
+fn in_brackets(words: &str) -> String {
+    if words.is_empty() { String::new() } else { format!(" ({words})") }
 }
 
 /// The end of what a process wrote to standard error, for a message of one line.

@@ -111,9 +111,13 @@ impl ClaudeSession {
     async fn conclude(&self, prompt: &MessageId, waited: Waited, turn: &dyn TurnHost) -> Execution {
         // Before an abort, which ends also what has not begun.
         let progress = self.live.state().activity.progress;
+        let mut cause = None;
         let (ended, abort) = match waited {
             Waited::Rest => return self.at_rest(prompt, turn.limits()).await,
-            Waited::Limit(limit) => (Ended::Limit(limit), self.abort_on_limit(turn, turn.limits()).await),
+            Waited::Limit { limit, failure } => {
+                cause = failure.map(|failure| failure.at(delivery(progress)));
+                (Ended::Limit(limit), self.abort_on_limit(turn, turn.limits()).await)
+            }
             Waited::Stopped(StopRequest::Abort) => (Ended::Stopped(Stop::Aborted), Some(self.abort().await)),
             Waited::Refused => (Ended::Stopped(Stop::Refused), Some(self.abort().await)),
             Waited::Stopped(StopRequest::GiveUp) | Waited::Exited(_) => (Ended::Stopped(Stop::GivenUp), None),
@@ -123,7 +127,7 @@ impl ClaudeSession {
         let recorded =
             if has_stopped { self.look_up(prompt).unwrap_or_default() } else { Recorded::default() };
         let mut execution = Execution::new(ended, delivery(progress));
-        execution.abort = abort;
+        (execution.abort, execution.cause) = (abort, cause);
         self.describe(&mut execution, recorded);
         execution
     }

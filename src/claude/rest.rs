@@ -77,9 +77,9 @@ impl ClaudeSession {
         }
         match Wait::for_rest(self, turn, limits).wait().await {
             Waited::Rest | Waited::Exited(_) => Ok(()),
-            Waited::Limit(limit) => {
+            Waited::Limit { limit, failure } => {
                 let abort = self.abort_on_limit(turn, limits).await;
-                Err(NotSent { ended: Ended::Limit(limit), abort, cause: None })
+                Err(NotSent { ended: Ended::Limit(limit), abort, cause: failure.map(AgentError::from) })
             }
             Waited::Stopped(StopRequest::Abort) => Err(stopped(StopRequest::Abort, Some(self.abort().await))),
             Waited::Stopped(StopRequest::GiveUp) => Err(stopped(StopRequest::GiveUp, None)),

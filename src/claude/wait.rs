@@ -9,6 +9,7 @@ use super::{
     activity::{Progress, Seen, Waiting},
     ask,
     clock::{Clock, Due},
+    error::ClaudeError,
     process::Exit,
     session::ClaudeSession,
     wire::ControlRequest,
@@ -31,13 +32,23 @@ pub(super) enum Waited {
     /// The process ended.
     Exited(Exit),
     /// A limit ran out.
-    Limit(Limit),
+    Limit {
+        limit: Limit,
+        /// The failure that the provider was to be asked again after.
+        failure: Option<ClaudeError>,
+    },
     /// It was stopped from outside.
     Stopped(StopRequest),
     /// The policy ended the turn.
     Refused,
     /// The phase could not be recorded.
     NotRecorded,
+}
+
+impl Waited {
+    fn limit(limit: Limit, seen: &Seen) -> Self {
+        Self::Limit { limit, failure: seen.retry.as_ref().map(ClaudeError::from) }
+    }
 }
 
 /// A request that the readers of the turn know of, and that is being decided.
@@ -122,7 +133,7 @@ impl<'a> Wait<'a> {
                     };
                 }
                 () = reached(next.map(|(at, _)| at)) => match next {
-                    Some((_, Due::Limit(limit))) => return Waited::Limit(limit),
+                    Some((_, Due::Limit(limit))) => return Waited::limit(limit, &seen),
                     Some((_, Due::Settled)) | None => return Waited::Rest,
                 },
             }
@@ -149,7 +160,7 @@ impl<'a> Wait<'a> {
             }
         }
         if self.records && seen.n_steps > self.limits.max_steps {
-            return Err(Waited::Limit(Limit::Steps));
+            return Err(Waited::limit(Limit::Steps, &seen));
         }
         Ok(seen)
     }
@@ -159,9 +170,7 @@ impl<'a> Wait<'a> {
         let status = match (&seen.retry, seen.waiting) {
             (Some(retry), _) => {
                 let next = Millis::new(now().get().saturating_add_unsigned(retry.retry_delay_ms));
-                let status = retry.error_status.map(|status| format!(" (HTTP {status})")).unwrap_or_default();
-                let message = format!("the provider failed{status}");
-                AgentStatus::retrying(retry.attempt, message, next.into())
+                AgentStatus::retrying(retry.attempt, ClaudeError::from(retry).to_string(), next.into())
             }
             (None, Waiting::Rest) => AgentStatus::Idle,
             (None, _) => AgentStatus::Busy,

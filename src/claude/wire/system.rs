@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::{
-    Deserialize, Serialize,
+    Deserialize, Deserializer, Serialize,
     de::{IgnoredAny, MapAccess, value::MapAccessDeserializer},
 };
 use serde_json::Value;
@@ -137,6 +137,14 @@ pub struct ApiRetry {
     /// The HTTP status of the answer, if there was one.
     #[serde(default)]
     pub error_status: Option<u16>,
+    /// What went wrong: a word such as `overloaded` in the stream, the provider's own in the transcript.
+    #[serde(default, deserialize_with = "words")]
+    pub error: Option<Box<str>>,
+}
+
+/// A text; nothing if it is anything else.
+fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<str>>, D::Error> {
+    Ok(Value::deserialize(deserializer)?.as_str().map(Box::from))
 }
 
 /// The place from which on a session goes on with a summary.

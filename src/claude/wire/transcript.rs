@@ -190,6 +190,8 @@ impl Tagged for Result<SystemLine, Unknown> {
         struct ApiError {
             #[serde(default)]
             status: Option<u16>,
+            #[serde(default)]
+            formatted: Option<Box<str>>,
         }
         let fields = MapAccessDeserializer::new(fields);
         if !matches!(kind, "api_error" | "compact_boundary" | "informational") {
@@ -197,13 +199,16 @@ impl Tagged for Result<SystemLine, Unknown> {
             return Ok(Err(Unknown { kind: format!("system/{kind}").into(), json: "".into() }));
         }
         let line = Line::deserialize(fields)?;
+        let (error_status, error) =
+            line.error.map(|error| (error.status, error.formatted)).unwrap_or_default();
         let event = match kind {
             "api_error" => TranscriptEvent::ApiError(ApiRetry {
                 uuid: line.uuid,
                 attempt: line.retry_attempt,
                 max_retries: line.max_retries,
                 retry_delay_ms: line.retry_in_ms,
-                error_status: line.error.and_then(|error| error.status),
+                error_status,
+                error,
             }),
             "compact_boundary" => TranscriptEvent::CompactBoundary(CompactBoundary {
                 uuid: line.uuid,

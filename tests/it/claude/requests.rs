@@ -1,10 +1,12 @@
 //! What a process asks its host, and what becomes of it when nobody waits any more.
 
+use std::time::Duration;
+
 use futures_util::StreamExt;
 use opencode_conductor::{
-    ApprovalDesk, Ask, Completion, ConversationManager, Decision, MessageId, SessionId,
-    claude::ClaudeOptions,
-    test_util::{ClaudeScript, ClaudeStep, ClaudeTool, FakeClaude},
+    ApprovalDesk, Ask, Completion, ConversationManager, Decision, Limit, MessageId, PromptError, SessionId,
+    claude::{ClaudeError, ClaudeOptions},
+    test_util::{ClaudeFault, ClaudeMoment, ClaudeScript, ClaudeStep, ClaudeTool, FakeClaude},
 };
 
 use super::stage::{builder, input, manager, patient, session, soon};
@@ -130,4 +132,39 @@ async fn a_session_that_was_opened_twice_is_deleted_and_its_process_ends() {
     drop(soon(running).await);
     soon(super::stage::gone(id.as_str())).await;
     soon(manager.shutdown()).await;
+}
+
+#[tokio::test]
+async fn a_limit_that_runs_out_while_the_provider_fails_says_how_it_failed() {
+    let failed = |attempt: u32| {
+        let line = format!(
+            r#"{{"type":"system","subtype":"api_retry","attempt":{attempt},"max_retries":10,"retry_delay_ms":600000,"error_status":529,"error":"overloaded"}}"#
+        );
+        ClaudeFault::Line(line.into_bytes())
+    };
+    let limits = patient().retry_budget(Duration::from_secs(1));
+    // Before the model has said anything, and after.
+    for at in [ClaudeMoment::Taken, ClaudeMoment::Streaming] {
+        let fake = FakeClaude::start().await.unwrap();
+        let manager = manager(fake.options());
+        let id = session(&manager, "/project").await;
+        for fault in [failed(1), failed(2), ClaudeFault::Hang] {
+            fake.inject(at, fault);
+        }
+        let prompt = input(&id, &ClaudeScript::text("never")).wait(limits.clone());
+        let outcome = soon(manager.prompt(prompt).into_future()).await;
+        let (limit, cause) = match &outcome {
+            Ok(result) => match &result.completion {
+                Completion::TimedOut { limit, .. } => (limit, result.cause.as_deref()),
+                other => panic!("{at:?}: {other:?}"),
+            },
+            Err(PromptError::TimedOut { limit, source, .. }) => (limit, source.as_ref()),
+            Err(error) => panic!("{at:?}: {error:?}"),
+        };
+        assert_eq!(*limit, Limit::Retry, "{at:?}");
+        let failure: Option<&ClaudeError> = cause.and_then(|cause| cause.downcast_ref());
+        assert!(matches!(failure, Some(ClaudeError::ProviderFailed { attempt: 2, .. })), "{cause:?}");
+        assert_eq!(failure.unwrap().to_string(), "the provider failed (HTTP 529, overloaded)");
+        soon(manager.shutdown()).await;
+    }
 }
