@@ -83,7 +83,9 @@ impl AgentError {
 impl fmt::Display for AgentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
-            AgentErrorKind::Unauthorized => "the agent refuses the credentials: check the password",
+            AgentErrorKind::Unauthorized => {
+                "the agent refuses the credentials: check the password or the login"
+            }
             AgentErrorKind::NotFound => "the agent does not know it",
             AgentErrorKind::Unsupported => "the agent cannot do that",
             AgentErrorKind::Unreachable => "the agent cannot be reached, is it running?",

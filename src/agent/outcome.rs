@@ -230,9 +230,9 @@ impl fmt::Display for Completion {
                 }
             }
             Self::SessionGone => f.write_str("was lost: the session does not exist any more"),
-            Self::Unauthorized => {
-                f.write_str("was lost sight of: the agent refuses the credentials (is the password right?)")
-            }
+            Self::Unauthorized => f.write_str(
+                "was lost sight of: the agent refuses the credentials (check the password or the login)",
+            ),
             Self::GivenUp => f.write_str("was not waited for any longer"),
         }
     }

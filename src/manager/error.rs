@@ -253,7 +253,10 @@ pub enum PromptError {
         source: Option<AgentError>,
     },
     /// The agent refuses the credentials.
-    #[error("the agent refuses the credentials for {}: check the password", Named(session, task))]
+    #[error(
+        "the agent refuses the credentials for {}: check the password or the login",
+        Named(session, task)
+    )]
     #[non_exhaustive]
     Unauthorized {
         /// The session that the prompt was for.

@@ -48,6 +48,7 @@ async fn who_is_not_logged_in_is_told_how_to() {
     let script = ClaudeScript::new([vec![ClaudeStep::LoggedOut]]);
     let error = soon(manager.prompt(input(&id, &script)).into_future()).await.unwrap_err();
     assert!(matches!(error, PromptError::Unauthorized { .. }), "{error:?}");
+    assert!(error.to_string().contains("check the password or the login"), "{error}");
     assert!(chain(&error).contains("/login"), "{}", chain(&error));
     soon(manager.shutdown()).await;
 }
