@@ -72,7 +72,8 @@ pub(super) enum Waiting {
     Rest,
     /// The process, to say that it is at rest.
     Confirmation,
-    /// A tool, or a task in the background.
+    /// A tool, or a subagent. Pieces of a subagent's messages are not streamed, so that its model may be silent for as long as it
+    /// writes a block.
     Tool,
     /// The provider, which failed.
     Retry,
@@ -308,6 +309,17 @@ mod tests {
         activity.take(&Arc::new(line));
     }
 
+    fn calls(parent: Option<&str>, id: &str, tool: &str) -> Value {
+        let call = json!({"type": "tool_use", "id": id, "name": tool, "input": {}});
+        json!({"type": "assistant", "parent_tool_use_id": parent, "uuid": format!("line-{id}"),
+            "message": {"id": format!("msg-{id}"), "model": "m", "content": [call]}})
+    }
+
+    fn gives(parent: Option<&str>, id: &str) -> Value {
+        let result = json!({"type": "tool_result", "tool_use_id": id, "content": "done"});
+        json!({"type": "user", "parent_tool_use_id": parent, "message": {"role": "user", "content": [result]}})
+    }
+
     fn asks(request: &str) -> Value {
         let body = json!({"subtype": "can_use_tool", "tool_name": "Bash", "input": {}});
         json!({"type": "control_request", "request_id": request, "request": body})
@@ -315,6 +327,24 @@ mod tests {
 
     fn state(state: &str) -> Value {
         json!({"type": "system", "subtype": "session_state_changed", "state": state})
+    }
+
+    #[test]
+    fn a_subagent_is_waited_for_like_a_tool_also_while_its_model_is_silent() {
+        let mut activity = Activity::default();
+        activity.begin("prompt".into());
+        assert_eq!(activity.waiting(), Waiting::Model);
+        let rows = [
+            (calls(None, "agent", "Agent"), Waiting::Tool),
+            (calls(Some("agent"), "bash", "Bash"), Waiting::Tool),
+            // The subagent's model is at work, and nothing tells of that.
+            (gives(Some("agent"), "bash"), Waiting::Tool),
+            (gives(None, "agent"), Waiting::Model),
+        ];
+        for (line, waiting) in rows {
+            take(&mut activity, &line);
+            assert_eq!(activity.waiting(), waiting, "after {line}");
+        }
     }
 
     #[test]

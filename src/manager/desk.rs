@@ -29,8 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 /// ([`set_permissions`](super::ConversationManager::set_permissions)) or for one prompt ([`PromptInput`](super::PromptInput)). A request
 /// is on the desk until it is answered here or elsewhere, its turn ends, or the desk's patience is over.
 ///
-/// A desk keeps nothing on disk, and need not: the agent knows which of its requests are open. A manager that
-/// [restores](super::ConversationManager::restore) a turn after a restart is asked again, under the same ids.
+/// A desk keeps nothing on disk: an `OpenCode` server knows which of its requests are open, and a manager that
+/// [restores](super::ConversationManager::restore) a turn after a restart is asked again, under the same ids. A process of Claude Code
+/// does not wait for the next manager: it takes the end of the one that it asked for a no, tells the model so, and goes on.
 ///
 /// # Examples
 /// ```no_run
