@@ -40,7 +40,8 @@ pub enum Update {
     Status(AgentStatus),
     /// A tool needs permission, or the model has a question; the policy answers.
     Asked(Box<Ask>),
-    /// A request needs no answer any more: the policy gave one, another client did, an "always" for another covers it, or the turn is over.
+    /// A request needs no answer any more: the policy gave one, another client did, an "always" for another covers it, or nobody waits
+    /// for its turn any longer. One that the agent keeps open is [asked](Update::Asked) again for whoever waits next.
     RequestClosed(RequestId),
     /// The event stream is down; the session is polled meanwhile.
     StreamLost,
