@@ -12,6 +12,7 @@ use crate::{
     agent::{ChangeKind, Completion, Failure, FileChange},
     conversation::Usage,
     ids::{MessageId, SessionId},
+    time::Millis,
 };
 
 /// Reads the end of a session at rest off its last messages. `is_unbroken`: the server cannot have died meanwhile.
@@ -120,6 +121,14 @@ pub(super) fn other_prompts(messages: &[Arc<Message>], text: &str) -> Vec<Messag
     messages.iter().filter(is_other).map(|message| message.info.id().clone()).collect()
 }
 
+/// Where, among the messages after a prompt whose turn is over, those of a later turn begin: at the first prompt that comes when the model is
+/// not in the middle of its steps. One that came between two steps was answered in the same turn.
+pub(super) fn later_turn(messages: &[Arc<Message>]) -> Option<usize> {
+    let is_prompt = |n: &usize| messages.get(*n).is_some_and(|message| message.prompt_text().is_some());
+    let is_over = |n: &usize| completion_of_rest(&messages[..*n], false) != Completion::Interrupted;
+    (0..messages.len()).find(|n| is_prompt(n) && is_over(n))
+}
+
 /// Whether the server asks here, after a summary, for the model to continue.
 fn is_continuation(message: &Message) -> bool {
     matches!(message.info, MessageInfo::User(_))
@@ -143,11 +152,16 @@ fn text_of(step: &AssistantMessage, parts: &[Part]) -> String {
     texts.filter(|text| !text.trim().is_empty()).collect::<Vec<_>>().join("\n\n")
 }
 
-/// What a turn used: everything after the prompt, and what its descendants did since. Sessions that a task call merely names count
-/// elsewhere.
-pub(super) fn usage_of(tree: &SessionTree, prompt: &MessageId) -> BTreeMap<SessionId, Usage> {
+/// What a turn used: everything after the prompt and before `until`, if that is given, and what its descendants did meanwhile. Sessions that
+/// a task call merely names count elsewhere.
+pub(super) fn usage_of(
+    tree: &SessionTree,
+    prompt: &MessageId,
+    until: Option<Millis>,
+) -> BTreeMap<SessionId, Usage> {
     let root = tree.root();
     let since = tree.message(root, prompt).map(|message| message.info.time().created);
+    let is_before = |message: &Message| until.is_none_or(|until| message.info.time().created < until);
     let mut by_session = BTreeMap::new();
     let mut add = |session: &SessionId, message: &Message| {
         if let Some(step) = message.info.as_assistant() {
@@ -155,11 +169,12 @@ pub(super) fn usage_of(tree: &SessionTree, prompt: &MessageId) -> BTreeMap<Sessi
             *usage += Usage { tokens: (&step.tokens).into(), cost: step.cost };
         }
     };
-    for message in tree.turn(root, prompt) {
+    for message in tree.turn(root, prompt).filter(|message| is_before(message)) {
         add(root, message);
     }
     for child in tree.confirmed().filter(|session| *session != root) {
-        for message in tree.messages(child).filter(|message| Some(message.info.time().created) >= since) {
+        let since = |message: &&Arc<Message>| Some(message.info.time().created) >= since;
+        for message in tree.messages(child).filter(since).filter(|message| is_before(message)) {
             add(child, message);
         }
     }

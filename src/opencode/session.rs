@@ -228,10 +228,10 @@ impl OpenCodeSession {
         };
         let driven = Driver::new(self, host, host.limits().clone(), Some(sent), &mut events).run().await;
         self.live().is_running = false;
-        self.execution_of(prompt, driven)
+        self.execution_of(prompt, from, driven)
     }
 
-    fn execution_of(&self, prepared: &PreparedPrompt, driven: Driven) -> Execution {
+    fn execution_of(&self, prepared: &PreparedPrompt, from: Phase, driven: Driven) -> Execution {
         let Driven { ended, prompt, mut delivery, is_unbroken, abort, cause } = driven;
         let prompt = prompt.as_ref().unwrap_or(&prepared.message_id);
         let mut live = self.live();
@@ -239,14 +239,21 @@ impl OpenCodeSession {
             live.came_to_rest();
         }
         live.was_aborted = abort.as_ref().is_some_and(|abort| abort.confirmed);
-        let messages: Vec<Arc<Message>> = live.tree.turn(&self.id, prompt).cloned().collect();
+        let mut messages: Vec<Arc<Message>> = live.tree.turn(&self.id, prompt).cloned().collect();
         live.learn();
-        let usage = outcome::usage_of(&live.tree, prompt);
+        // A turn that was over before may have others behind it, whose answers and ends are not its own.
+        let later = outcome::later_turn(&messages).filter(|_| from == Phase::Finished);
+        let until = later.and_then(|n| messages.get(n)).map(|message| message.info.time().created);
+        messages.truncate(later.unwrap_or(messages.len()));
+        let usage = outcome::usage_of(&live.tree, prompt, until);
         drop(live);
         if messages.iter().any(|message| message.info.as_assistant().is_some()) {
             delivery = Delivery::Started;
         }
         let ended = match ended {
+            Ok(TurnEnded::AtRest | TurnEnded::Interrupted | TurnEnded::Failed(_)) if later.is_some() => {
+                Ended::Completed(outcome::completion_of_rest(&messages, is_unbroken))
+            }
             Ok(TurnEnded::AtRest) => Ended::Completed(outcome::completion_of_rest(&messages, is_unbroken)),
             Ok(TurnEnded::Interrupted) => Ended::Completed(Completion::Interrupted),
             Ok(TurnEnded::Failed(error)) => Ended::Completed(Completion::Failed(Failure::from(&error))),

@@ -13,7 +13,7 @@ use opencode_conductor::{
     ManagerBuilder, MemoryStore, PermissionPolicy, Phase, PromptError, PromptInput, SessionError, Store,
     StoreError, StoreErrorKind, WhenStoreFails,
     test_util::{
-        Effect, FakeOpenCode, Fault, Route, Script, Step, StoreCall, TappedStore,
+        Effect, FakeOpenCode, Fault, ModelPrice, Route, Script, Step, StoreCall, TappedStore,
         store_suite::{self, StoreUnderTest},
     },
 };
@@ -215,6 +215,33 @@ async fn a_prompt_under_an_id_of_ones_own_runs_once() {
     let unknown = soon(second.resume(session.clone(), "msg_unknown")).await.unwrap_err();
     assert!(matches!(unknown, PromptError::Interrupted { .. }), "{unknown:?}");
     assert_eq!(fake.prompts_run(session.as_str()), ["msg_own1"]);
+}
+
+#[tokio::test]
+async fn a_prompt_that_is_over_gives_its_own_result_again_whatever_came_after_it() {
+    let fake = FakeOpenCode::start_with(quick().price("mock/m", ModelPrice::new(1.0, 2.0))).await.unwrap();
+    let memory = MemoryStore::default();
+    let first = builder(&fake, Arc::new(memory.another_handle())).build();
+    let session = create(&first, "task").await;
+    let failing = Script::new([Step::error(400)]);
+    let mut results = Vec::new();
+    // Two of them say the same.
+    for script in [texts("one"), failing, texts("two"), texts("two")] {
+        results.push(soon(first.prompt(input(&session, &script)).into_future()).await.unwrap());
+    }
+    soon(first.shutdown()).await;
+
+    let second = builder(&fake, Arc::new(memory.another_handle())).build();
+    for result in results {
+        let message = result.submission.message_id.clone();
+        let again = soon(second.resume(session.clone(), message)).await.unwrap();
+        assert_eq!(again.answer(), result.answer());
+        assert_eq!(again.completion, result.completion);
+        assert_eq!((again.usage, &again.usage_by_session), (result.usage, &result.usage_by_session));
+        assert_eq!(again.messages.opencode(), result.messages.opencode());
+        assert_eq!(again.other_prompts, []);
+    }
+    assert_eq!(fake.prompts_run(session.as_str()).len(), 4);
 }
 
 #[tokio::test]

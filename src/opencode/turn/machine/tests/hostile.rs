@@ -173,7 +173,7 @@ impl Attack {
         }
         #[cfg(feature = "client")]
         {
-            let counted = crate::opencode::outcome::usage_of(&self.bench.tree, &PROMPT.into());
+            let counted = crate::opencode::outcome::usage_of(&self.bench.tree, &PROMPT.into(), None);
             assert!(counted.keys().all(|session| ours.contains(session.as_str())), "{counted:?}");
         }
     }
