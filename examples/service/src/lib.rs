@@ -1,21 +1,7 @@
-//! A task runner as an HTTP service: what a service has to write itself when the library does the rest.
-//!
-//! | | |
-//! |---|---|
-//! | `POST /tasks` | a task: `{"task", "project", "directory", "worktree", "prompt"}`; runs in the background |
-//! | `GET /tasks`, `GET /tasks/{task}` | all of them; one with whether it runs, what it cost and how its last prompt ended |
-//! | `GET /tasks/{task}/events` | the conversation as it stands and then every update, as server-sent events |
-//! | `POST /tasks/{task}/prompts` | a further prompt, as text; waits for its turn |
-//! | `GET /tasks/{task}/diff` | the files that the last prompt changed, with patches |
-//! | `POST /tasks/{task}/abort` | stops it, and the prompts that wait |
-//! | `GET /asks` | what waits for a person |
-//! | `POST /tasks/{task}/asks/{ask}` | a decision, such as `{"type": "allowOnce"}` |
-//!
-//! Killed at any moment and started again with the same store, it goes on with every prompt that was open, and sends none twice. There
-//! is no authentication: put it behind something that has.
+#![doc = include_str!("../README.md")]
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -24,20 +10,18 @@ use axum::{
     Json, Router,
     extract::{Path, State},
     http::StatusCode,
-    response::{
-        IntoResponse, Response, Sse,
-        sse::{Event, KeepAlive},
-    },
-    routing::{get, post},
+    response::{IntoResponse, sse},
+    routing::{get, post, put},
 };
 use futures_util::{Stream, StreamExt, stream};
 use opencode_conductor::{
-    AbortReport, AnswerError, ApprovalDesk, Ask, BlockBody, ConversationManager, CreateTaskSession, Decision,
-    Error, FileChange, MessageId, OpenCodeClient, PromptInput, RequestId, RunningPrompt,
-    SessionConversationState, SessionError, SessionId, Store, TaskId, error_chain,
+    AbortReport, AnswerError, ApprovalDesk, Ask, ConversationManager, CreateTaskSession, Decision,
+    FileChange, MessageId, OpenCodeClient, PromptError, PromptInput, RequestId, RunningPrompt, SessionError,
+    SessionId, Store, StoreError, TaskId, error_chain,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::{Duration, sleep};
 use tokio_util::task::TaskTracker;
 
 /// The service; cheap to clone.
@@ -45,56 +29,51 @@ use tokio_util::task::TaskTracker;
 pub struct Service {
     manager: ConversationManager,
     desk: ApprovalDesk,
-    /// How the last prompt of each task ended, in this process.
-    ended: Arc<Mutex<HashMap<TaskId, Value>>>,
+    /// How this process's prompts ended; the completion of one that is open is null.
+    prompts: Arc<Mutex<HashMap<MessageId, Value>>>,
+    /// The sessions of which was read what was said before this process.
+    loaded: Arc<Mutex<HashSet<SessionId>>>,
     running: TaskTracker,
 }
 
-/// A task to be run.
+/// A task to be made.
 #[derive(Debug, Deserialize)]
 struct NewTask {
-    task: TaskId,
     project: String,
     directory: PathBuf,
     worktree: PathBuf,
-    prompt: String,
 }
 
-/// What a request is answered with that cannot be served.
-#[derive(Debug)]
-struct Refusal(StatusCode, String);
-
-type Answer<T> = Result<T, Refusal>;
+type Answer<T> = Result<T, (StatusCode, Json<Value>)>;
 type S = State<Service>;
 type Task = Path<TaskId>;
-type SseEvent = Result<Event, axum::Error>;
+type Prompt = Path<(TaskId, String)>;
+type Asked = Path<(TaskId, RequestId)>;
+type SseEvent = Result<sse::Event, axum::Error>;
 
 impl Service {
     /// Starts the service, which goes on with the prompts that an earlier process left open in the store.
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub async fn start(client: OpenCodeClient, store: Arc<dyn Store>) -> Result<Self, Error> {
+    pub async fn start(client: OpenCodeClient, store: Arc<dyn Store>) -> Result<Self, StoreError> {
         let desk = ApprovalDesk::new();
         let builder = ConversationManager::builder(client).store(store);
         let manager = builder.permissions(desk.permissions()).questions(desk.questions()).build();
-        let service = Self { manager, desk, ended: Arc::default(), running: TaskTracker::new() };
-        for turn in service.manager.restore().await? {
-            if let Some(task) = turn.record.task_id {
-                service.follow(task, turn.running);
-            }
-        }
+        let (prompts, loaded, running) = (Arc::default(), Arc::default(), TaskTracker::new());
+        let service = Self { manager, desk, prompts, loaded, running };
+        service.restore().await?;
         Ok(service)
     }
 
     /// Its routes.
     pub fn router(&self) -> Router {
         Router::new()
-            .route("/tasks", post(create).get(async |State(it): S| Json(it.manager.sessions())))
-            .route("/tasks/{task}", get(async |State(it): S, Path(task): Task| it.view(&task).await))
+            .route("/tasks", get(async |State(it): S| Json(it.manager.sessions())))
+            .route("/tasks/{task}", put(create).get(view))
+            .route("/tasks/{task}/prompts/{prompt}", put(prompt).get(ended))
+            .route("/tasks/{task}/prompts/{prompt}/diff", get(diff))
             .route("/tasks/{task}/events", get(events))
-            .route("/tasks/{task}/prompts", post(prompt))
-            .route("/tasks/{task}/diff", get(diff))
             .route("/tasks/{task}/abort", post(abort))
             .route("/tasks/{task}/asks/{ask}", post(answer))
             .route("/asks", get(async |State(it): S| Json(it.desk.pending())))
@@ -108,112 +87,129 @@ impl Service {
         self.running.wait().await;
     }
 
-    fn run(&self, task: TaskId, session: SessionId, prompt: String) {
-        self.follow(task, self.manager.prompt(PromptInput::new(session, prompt)).start());
+    /// Goes on with what is open in the store and runs nowhere.
+    async fn restore(&self) -> Result<(), StoreError> {
+        for turn in self.manager.restore().await? {
+            self.follow(&mut lock(&self.prompts), turn.record.prompt.message_id, turn.running);
+        }
+        Ok(())
+    }
+
+    /// Does so again and again, without end: the agent, or the store, may have been out of reach.
+    pub async fn restore_later(&self) {
+        for n_times in 0.. {
+            sleep(Duration::from_secs(1 << n_times.min(4))).await;
+            drop(self.restore().await);
+        }
     }
 
     /// Notes how a prompt ends.
-    fn follow(&self, task: TaskId, running: RunningPrompt) {
+    fn follow(&self, prompts: &mut HashMap<MessageId, Value>, message: MessageId, running: RunningPrompt) {
+        prompts.insert(message.clone(), json!({"completion": null}));
         let service = self.clone();
         self.running.spawn(async move {
             let ended = match running.await {
                 Ok(result) => json!(result),
+                // It is open in the store, and will be restored again.
+                Err(PromptError::Session(error)) if error.is_retryable() => return,
                 Err(error) => json!({"completion": error}),
             };
-            service.ended().insert(task, ended);
+            lock(&service.prompts).insert(message, ended);
         });
     }
 
-    fn ended(&self) -> MutexGuard<'_, HashMap<TaskId, Value>> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn session(&self, task: &TaskId) -> Answer<SessionId> {
-        let session = self.manager.task_session_id(task);
-        session.ok_or_else(|| Refusal(StatusCode::NOT_FOUND, format!("there is no task {task}")))
-    }
-
-    /// The conversation; that of a session which this process has not used yet is loaded.
-    async fn conversation(&self, session: &SessionId) -> Answer<SessionConversationState> {
-        match self.manager.conversation(session) {
-            Some(state) => Ok(state),
-            None => Ok(self.manager.load_conversation(session).await?),
+    /// The session of a task. The manager knows all that was said in it, also before this process.
+    async fn session(&self, task: &TaskId) -> Answer<SessionId> {
+        let unknown = || refusal(StatusCode::NOT_FOUND, &format!("there is no task {task}"));
+        let session = self.manager.task_session_id(&task.clone().trimmed()).ok_or_else(unknown)?;
+        if !lock(&self.loaded).contains(&session) {
+            self.manager.load_conversation(&session).await.map_err(failed)?;
+            lock(&self.loaded).insert(session.clone());
         }
-    }
-
-    async fn view(&self, task: &TaskId) -> Answer<Json<Value>> {
-        let session = self.session(task)?;
-        let usage = self.conversation(&session).await?.total_usage();
-        let (meta, is_running) = (self.manager.session(&session), self.manager.is_running(&session));
-        let last = self.ended().get(task).cloned();
-        Ok(Json(json!({"session": meta, "isRunning": is_running, "usage": usage, "last": last})))
+        Ok(session)
     }
 }
 
-async fn create(State(service): S, Json(new): Json<NewTask>) -> Answer<(StatusCode, Json<Value>)> {
-    let create = CreateTaskSession::new(new.project, new.task.clone(), new.directory, new.worktree);
-    let session = service.manager.create_task_session(create).await?.session_id;
-    service.run(new.task.clone(), session, new.prompt);
-    Ok((StatusCode::ACCEPTED, service.view(&new.task).await?))
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn events(State(service): S, Path(task): Task) -> Answer<Sse<impl Stream<Item = SseEvent>>> {
-    let session = service.session(&task)?;
-    service.conversation(&session).await?;
-    let (state, updates) = service.manager.watch(&session)?;
-    let snapshot = stream::once(async move { Event::default().event("snapshot").json_data(state) });
-    let updates = updates.map(|update| Event::default().event("update").json_data(update));
-    Ok(Sse::new(snapshot.chain(updates)).keep_alive(KeepAlive::default()))
+async fn create(State(it): S, Path(task): Task, Json(new): Json<NewTask>) -> Answer<impl IntoResponse> {
+    let create = CreateTaskSession::new(new.project, task, new.directory, new.worktree);
+    Ok((StatusCode::CREATED, Json(it.manager.create_task_session(create).await.map_err(failed)?)))
 }
 
-async fn prompt(State(service): S, Path(task): Task, prompt: String) -> Answer<StatusCode> {
-    let session = service.session(&task)?;
-    service.run(task, session, prompt);
+async fn view(State(it): S, Path(task): Task) -> Answer<Json<Value>> {
+    let session = it.session(&task).await?;
+    let usage = it.manager.conversation(&session).map(|conversation| conversation.total_usage());
+    let (meta, is_running) = (it.manager.session(&session), it.manager.is_running(&session));
+    Ok(Json(json!({"session": meta, "isRunning": is_running, "usage": usage})))
+}
+
+/// The message that a prompt of this name is.
+fn message_id(session: &SessionId, name: &str) -> MessageId {
+    MessageId::new(format!("msg_{session}_{name}"))
+}
+
+async fn prompt(State(it): S, Path((task, name)): Prompt, text: String) -> Answer<StatusCode> {
+    let session = it.session(&task).await?;
+    if text.trim().is_empty() {
+        return Err(refusal(StatusCode::UNPROCESSABLE_ENTITY, "the prompt must not be empty"));
+    }
+    let message = message_id(&session, &name);
+    let mut prompts = lock(&it.prompts);
+    // What was not run is tried again, and in no case run twice.
+    if prompts.get(&message).is_none_or(|ended| ended["completion"]["type"] == "notRun") {
+        let input = PromptInput::new(session, text).message_id(message.clone());
+        it.follow(&mut prompts, message, it.manager.prompt(input).start());
+    }
     Ok(StatusCode::ACCEPTED)
 }
 
-async fn diff(State(service): S, Path(task): Task) -> Answer<Json<Vec<FileChange>>> {
-    let session = service.session(&task)?;
-    let state = service.conversation(&session).await?;
-    let mut prompts = state.blocks().iter().filter(|it| matches!(it.body, BlockBody::UserMessage { .. }));
-    match prompts.next_back() {
-        Some(prompt) => Ok(Json(service.manager.diff(&session, &MessageId::new(prompt.id.as_str())).await?)),
-        None => Ok(Json(Vec::new())),
-    }
+async fn ended(State(it): S, Path((task, name)): Prompt) -> Answer<Json<Value>> {
+    let message = message_id(&it.session(&task).await?, &name);
+    let unknown = || refusal(StatusCode::NOT_FOUND, &format!("prompt {name} was not sent to this process"));
+    lock(&it.prompts).get(&message).cloned().map(Json).ok_or_else(unknown)
 }
 
-async fn abort(State(service): S, Path(task): Task) -> Answer<Json<AbortReport>> {
-    let session = service.session(&task)?;
-    Ok(Json(service.manager.abort_all(&session).await?))
+async fn diff(State(it): S, Path((task, name)): Prompt) -> Answer<Json<Vec<FileChange>>> {
+    let session = it.session(&task).await?;
+    let changes = it.manager.diff(&session, &message_id(&session, &name)).await;
+    changes.map(Json).map_err(failed)
 }
 
-async fn answer(
-    State(service): S,
-    Path((task, ask)): Path<(TaskId, RequestId)>,
-    Json(decision): Json<Decision>,
-) -> Answer<Json<Ask>> {
-    let session = service.session(&task)?;
-    service.desk.answer(&session, &ask, decision).map(Json).map_err(|error| match error {
-        AnswerError::NotPending { .. } => Refusal(StatusCode::CONFLICT, error.to_string()),
-        _ => Refusal(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()),
+async fn events(State(it): S, Path(task): Task) -> Answer<sse::Sse<impl Stream<Item = SseEvent>>> {
+    let (state, updates) = it.manager.watch(&it.session(&task).await?).map_err(failed)?;
+    let snapshot = stream::once(async move { sse::Event::default().event("snapshot").json_data(state) });
+    let updates = updates.map(|update| sse::Event::default().event("update").json_data(update));
+    Ok(sse::Sse::new(snapshot.chain(updates)).keep_alive(sse::KeepAlive::default()))
+}
+
+async fn abort(State(it): S, Path(task): Task) -> Answer<Json<AbortReport>> {
+    it.manager.abort_all(&it.session(&task).await?).await.map(Json).map_err(failed)
+}
+
+async fn answer(State(it): S, Path((task, ask)): Asked, Json(decision): Json<Decision>) -> Answer<Json<Ask>> {
+    let session = it.session(&task).await?;
+    it.desk.answer(&session, &ask, decision).map(Json).map_err(|error| match error {
+        AnswerError::NotPending { .. } => refusal(StatusCode::CONFLICT, &error.to_string()),
+        _ => refusal(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string()),
     })
 }
 
-impl From<SessionError> for Refusal {
-    fn from(error: SessionError) -> Self {
-        let status = match &error {
-            SessionError::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
-            SessionError::TaskHasSession { .. } | SessionError::InProgress { .. } => StatusCode::CONFLICT,
-            SessionError::Unknown { .. } => StatusCode::NOT_FOUND,
-            error if error.is_retryable() => StatusCode::SERVICE_UNAVAILABLE,
-            _ => StatusCode::BAD_GATEWAY,
-        };
-        Self(status, error_chain(&error))
-    }
+/// What a request is answered with that cannot be served.
+fn refusal(status: StatusCode, why: &str) -> (StatusCode, Json<Value>) {
+    (status, Json(json!({"error": why})))
 }
 
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        (self.0, Json(json!({"error": self.1}))).into_response()
-    }
+#[expect(clippy::needless_pass_by_value, reason = "`map_err` gives the value")]
+fn failed(error: SessionError) -> (StatusCode, Json<Value>) {
+    let status = match &error {
+        SessionError::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
+        SessionError::TaskHasSession { .. } | SessionError::InProgress { .. } => StatusCode::CONFLICT,
+        SessionError::Agent { source, .. } if source.is_not_found() => StatusCode::NOT_FOUND,
+        error if error.is_retryable() => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::BAD_GATEWAY,
+    };
+    refusal(status, &error_chain(&error))
 }

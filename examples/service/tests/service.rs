@@ -7,7 +7,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use futures_util::StreamExt;
 use opencode_conductor::{
     OpenCodeClient,
-    test_util::{FakeOpenCode, FakeOptions, ModelPrice, Script, ScriptedTool, Step},
+    test_util::{FakeOpenCode, FakeOptions, ModelPrice, Route, Script, ScriptedTool, Step},
 };
 use opencode_conductor_service::Service;
 use opencode_conductor_sqlite::SqliteStore;
@@ -45,12 +45,13 @@ impl Rig {
         let service = Service::start(client, Arc::new(store)).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let (router, serving) = (service.router(), CancellationToken::new());
+        let (serving, running) = (CancellationToken::new(), service.clone());
         let ended = serving.clone();
         tokio_util::task::TaskTracker::new().spawn(async move {
             tokio::select! {
                 () = ended.cancelled() => {}
-                served = async { axum::serve(listener, router).await } => served.unwrap(),
+                () = running.restore_later() => {}
+                served = async { axum::serve(listener, running.router()).await } => served.unwrap(),
             }
         });
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
@@ -76,10 +77,30 @@ impl Running {
         answer
     }
 
-    async fn create(&self, task: &str, script: &Script) -> (StatusCode, Value) {
-        let task = json!({"task": task, "project": "p", "directory": "/project", "worktree": "/project/worktree",
-            "prompt": script.prompt("do it")});
-        self.call(Method::POST, "/tasks", task).await
+    /// Makes a task and sends it a first prompt.
+    async fn create(&self, task: &str, script: &Script) -> Value {
+        let new = json!({"project": "p", "directory": "/project", "worktree": "/project/worktree"});
+        let (status, created) = self.call(Method::PUT, &format!("/tasks/{task}"), new).await;
+        assert_eq!(status, StatusCode::CREATED, "{created}");
+        self.prompt(task, "first", script).await;
+        created
+    }
+
+    async fn prompt(&self, task: &str, name: &str, script: &Script) {
+        let (path, text) = (format!("/tasks/{task}/prompts/{name}"), script.prompt("do it"));
+        assert_eq!(self.call(Method::PUT, &path, text.into()).await.0, StatusCode::ACCEPTED, "{path}");
+    }
+
+    /// The conversation as a new reader of a task's events is given it.
+    async fn snapshot(&self, task: &str) -> Value {
+        let mut snapshot = Value::Null;
+        let read = async |text: &str| {
+            let data = text.split_once("data: ").and_then(|(_, data)| data.split_once('\n'));
+            snapshot = data.map(|(data, _)| serde_json::from_str(data).unwrap()).unwrap_or_default();
+            !snapshot.is_null()
+        };
+        self.watch(task, read).await;
+        snapshot
     }
 
     /// Reads the events of a task until one is as wanted. Also what is looked for changes only with an event.
@@ -96,18 +117,24 @@ impl Running {
         timeout(LIMIT, reading).await.unwrap_or_else(|_| panic!("only {text}"));
     }
 
-    /// Waits until a task's prompt is over, and shows the task.
-    async fn ended(&self, task: &str) -> Value {
+    /// Waits until a prompt is over, and shows it.
+    async fn ended(&self, task: &str, name: &str) -> Value {
         let asking = async {
             loop {
-                let shown = self.get(&format!("/tasks/{task}")).await;
-                if shown["isRunning"] == false && !shown["last"].is_null() {
+                let shown = self.get(&format!("/tasks/{task}/prompts/{name}")).await;
+                if !shown["completion"].is_null() {
                     return shown;
                 }
             }
         };
         timeout(LIMIT, asking).await.unwrap_or_else(|_| panic!("{task} does not end"))
     }
+}
+
+/// Which texts the model said, in a conversation as JSON.
+fn answers(conversation: &Value) -> Vec<&str> {
+    let blocks = conversation["blocks"].as_array().unwrap().iter();
+    blocks.filter(|it| it["type"] == "assistant_text").map(|it| it["content"].as_str().unwrap()).collect()
 }
 
 fn says(text: &str) -> Script {
@@ -120,28 +147,137 @@ fn asks() -> Script {
     Script::new([Step::tool(tool), Step::text("done")])
 }
 
+/// A text that the model stops in the middle of.
+fn stops_at(text: &str, gate: &str) -> Script {
+    Script::new([Step::text(text).gate_middle(gate)])
+}
+
 #[tokio::test]
 async fn a_task_runs_and_tells_what_it_said_changed_and_cost() {
     let rig = Rig::new().await;
     let service = rig.start().await;
-    let write =
-        ScriptedTool::new("write", json!({"filePath": "/project/worktree/a.txt", "content": "one\n"}));
-    let script = Script::new([Step::tool(write), Step::text("written")]);
-    let (status, created) = service.create("one", &script).await;
-    assert_eq!(status, StatusCode::ACCEPTED, "{created}");
-    let shown = service.ended("one").await;
-    assert_eq!(shown["last"]["answer"], "written", "{shown}");
-    assert_eq!(shown["last"]["completion"]["type"], "settled");
-    assert_eq!(shown["usage"], shown["last"]["usage"]);
+    let write = |path| ScriptedTool::new("write", json!({"filePath": path, "content": "one\n"}));
+    let writes = |path, text| Script::new([Step::tool(write(path)), Step::text(text)]);
+    service.create("one", &writes("/project/worktree/a.txt", "written")).await;
+    let first = service.ended("one", "first").await;
+    assert_eq!((&first["answer"], &first["completion"]["type"]), (&json!("written"), &json!("settled")));
+    let shown = service.get("/tasks/one").await;
+    assert_eq!((&shown["usage"], &shown["isRunning"]), (&first["usage"], &json!(false)));
     assert!(shown["usage"]["cost"].as_f64().unwrap() > 0.0, "{shown}");
-    let changes = service.get("/tasks/one/diff").await;
-    assert_eq!((&changes[0]["path"], &changes[0]["kind"]), (&json!("a.txt"), &json!("added")));
 
-    let (status, _) =
-        service.call(Method::POST, "/tasks/one/prompts", says("again").prompt("and?").into()).await;
-    assert_eq!(status, StatusCode::ACCEPTED);
-    service.watch("one", async |text| text.contains("again")).await;
+    service.prompt("one", "second", &writes("/project/worktree/b.txt", "as well")).await;
+    assert_eq!(service.ended("one", "second").await["answer"], "as well");
+    for (name, path) in [("first", "a.txt"), ("second", "b.txt")] {
+        let changes = service.get(&format!("/tasks/one/prompts/{name}/diff")).await;
+        assert_eq!((&changes[0]["path"], &changes[0]["kind"]), (&json!(path), &json!("added")));
+        assert_eq!(changes.as_array().unwrap().len(), 1, "{changes}");
+    }
     assert_eq!(service.get("/tasks").await.as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn the_end_of_a_prompt_is_not_taken_for_that_of_the_next() {
+    let rig = Rig::new().await;
+    let service = rig.start().await;
+    service.create("one", &says("hello")).await;
+    service.ended("one", "first").await;
+    service.prompt("one", "second", &stops_at("hello again", "middle")).await;
+    timeout(LIMIT, rig.fake.wait_at("middle")).await.unwrap();
+    service.prompt("one", "third", &says("good bye")).await;
+    for open in ["second", "third"] {
+        let shown = service.get(&format!("/tasks/one/prompts/{open}")).await;
+        assert_eq!(shown, json!({"completion": null}), "{open}");
+    }
+    rig.fake.open_gate("middle");
+    for (name, answer) in [("third", "good bye"), ("second", "hello again"), ("first", "hello")] {
+        assert_eq!(service.ended("one", name).await["answer"], answer);
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_that_is_sent_again_runs_once() {
+    let rig = Rig::new().await;
+    let first = rig.start().await;
+    let script = stops_at("one two three", "middle");
+    let created = first.create("one", &script).await;
+    timeout(LIMIT, rig.fake.wait_at("middle")).await.unwrap();
+    first.prompt("one", "first", &script).await;
+    // It waits for its turn, and is lost.
+    first.prompt("one", "second", &says("at last")).await;
+    first.service.stop().await;
+    drop(first);
+
+    let second = rig.start().await;
+    assert_eq!(second.get("/tasks/one/prompts/first").await, json!({"completion": null}));
+    let (lost, _) = second.call(Method::GET, "/tasks/one/prompts/second", Value::Null).await;
+    assert_eq!(lost, StatusCode::NOT_FOUND);
+    rig.fake.open_gate("middle");
+    assert_eq!(second.ended("one", "first").await["answer"], "one two three");
+    second.prompt("one", "second", &says("at last")).await;
+    assert_eq!(second.ended("one", "second").await["answer"], "at last");
+    second.service.stop().await;
+    drop(second);
+
+    // Both are over, which the third one does not know.
+    let third = rig.start().await;
+    for (name, answer) in [("first", "one two three"), ("second", "at last")] {
+        third.prompt("one", name, &says("something else")).await;
+        assert_eq!(third.ended("one", name).await["answer"], answer);
+    }
+    let session = created["sessionId"].as_str().unwrap();
+    assert_eq!(rig.fake.prompts_run(session).len(), 2);
+}
+
+#[tokio::test]
+async fn after_a_restart_a_task_is_shown_whole() {
+    let rig = Rig::new().await;
+    let first = rig.start().await;
+    first.create("one", &says("hello")).await;
+    first.prompt("one", "second", &says("hello again")).await;
+    first.ended("one", "second").await;
+    let before = first.get("/tasks/one").await["usage"].clone();
+    first.prompt("one", "third", &stops_at("good bye", "middle")).await;
+    timeout(LIMIT, rig.fake.wait_at("middle")).await.unwrap();
+    first.service.stop().await;
+    drop(first);
+    rig.fake.clear_log();
+
+    let second = rig.start().await;
+    // The turn that goes on has opened the session, and reads its messages.
+    timeout(LIMIT, rig.fake.wait_for(|log| log.count(Route::ListMessages) > 0)).await.unwrap();
+    let snapshot = second.snapshot("one").await;
+    assert_eq!(answers(&snapshot)[..2], ["hello", "hello again"], "{snapshot}");
+    rig.fake.open_gate("middle");
+    let third = second.ended("one", "third").await;
+    let after = second.get("/tasks/one").await["usage"].clone();
+    let tokens = |usage: &Value| usage["tokens"]["output"].as_u64().unwrap();
+    assert_eq!(tokens(&after), tokens(&before) + tokens(&third["usage"]));
+    assert_eq!(answers(&second.snapshot("one").await), ["hello", "hello again", "good bye"]);
+}
+
+#[tokio::test]
+async fn a_service_that_starts_before_its_server_goes_on_when_that_is_there() {
+    let rig = Rig::new().await;
+    let first = rig.start().await;
+    let created = first.create("one", &stops_at("one two three", "middle")).await;
+    timeout(LIMIT, rig.fake.wait_at("middle")).await.unwrap();
+    first.service.stop().await;
+    drop(first);
+    rig.fake.kill().await.unwrap();
+
+    let second = rig.start().await;
+    assert_eq!(second.get("/tasks").await.as_array().unwrap().len(), 1);
+    // Each try ends later than that of the prompt which began before it.
+    for _ in 0..2 {
+        let (status, answer) = second.call(Method::GET, "/tasks/one", Value::Null).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{answer}");
+    }
+    rig.fake.revive().await.unwrap();
+    // The server lost what it was at.
+    assert_eq!(second.ended("one", "first").await["completion"]["type"], "interrupted");
+    second.prompt("one", "second", &says("as if nothing had been")).await;
+    assert_eq!(second.ended("one", "second").await["answer"], "as if nothing had been");
+    assert_eq!(rig.fake.prompts_run(created["sessionId"].as_str().unwrap()).len(), 2);
 }
 
 #[tokio::test]
@@ -157,7 +293,7 @@ async fn a_person_decides_once() {
     assert_eq!(decide(json!({"type": "answer", "value": [["x"]]})).await, StatusCode::UNPROCESSABLE_ENTITY);
     assert_eq!(decide(json!({"type": "allowOnce"})).await, StatusCode::OK);
     assert_eq!(decide(json!({"type": "failTurn"})).await, StatusCode::CONFLICT);
-    assert_eq!(service.ended("one").await["last"]["answer"], "done");
+    assert_eq!(service.ended("one", "first").await["answer"], "done");
     assert_eq!(service.get("/asks").await, json!([]));
 }
 
@@ -165,19 +301,18 @@ async fn a_person_decides_once() {
 async fn an_abort_ends_a_task() {
     let rig = Rig::new().await;
     let service = rig.start().await;
-    let endless = Script::new([Step::text("one two three").gate_middle("never")]);
-    service.create("one", &endless).await;
+    service.create("one", &stops_at("one two three", "never")).await;
     timeout(LIMIT, rig.fake.wait_at("never")).await.unwrap();
     let (status, report) = service.call(Method::POST, "/tasks/one/abort", Value::Null).await;
     assert_eq!((status, &report["confirmed"]), (StatusCode::OK, &json!(true)));
-    assert_eq!(service.ended("one").await["last"]["completion"]["type"], "aborted");
+    assert_eq!(service.ended("one", "first").await["completion"]["type"], "aborted");
 }
 
 #[tokio::test]
 async fn a_service_that_is_started_again_goes_on() {
     let rig = Rig::new().await;
     let first = rig.start().await;
-    let (_, created) = first.create("one", &asks()).await;
+    let created = first.create("one", &asks()).await;
     first.watch("one", async |text| text.contains("\"asked\"")).await;
     let asked = first.get("/asks").await;
     first.service.stop().await;
@@ -187,8 +322,8 @@ async fn a_service_that_is_started_again_goes_on() {
     second.watch("one", async |text| text.contains("touch x") && second.get("/asks").await == asked).await;
     let path = format!("/tasks/one/asks/{}", asked[0]["id"].as_str().unwrap());
     assert_eq!(second.call(Method::POST, &path, json!({"type": "allowOnce"})).await.0, StatusCode::OK);
-    assert_eq!(second.ended("one").await["last"]["answer"], "done");
-    let session = created["session"]["sessionId"].as_str().unwrap();
+    assert_eq!(second.ended("one", "first").await["answer"], "done");
+    let session = created["sessionId"].as_str().unwrap();
     assert_eq!(rig.fake.prompts_run(session).len(), 1);
 }
 
@@ -196,18 +331,41 @@ async fn a_service_that_is_started_again_goes_on() {
 async fn what_cannot_be_done_says_why() {
     let rig = Rig::new().await;
     let service = rig.start().await;
-    let refused = async |method, path: &str, body: Value| service.call(method, path, body).await;
-    assert_eq!(refused(Method::GET, "/tasks/none", Value::Null).await.0, StatusCode::NOT_FOUND);
-    service.create("one", &says("hello")).await;
-    assert_eq!(service.create("one", &says("hello")).await.0, StatusCode::CONFLICT);
-    let relative =
-        json!({"task": "two", "project": "p", "directory": "here", "worktree": "here", "prompt": "x"});
-    let (status, answer) = refused(Method::POST, "/tasks", relative).await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-    assert!(answer["error"].as_str().unwrap().contains("must be"), "{answer}");
-    service.ended("one").await;
+    let new = json!({"project": "p", "directory": "/project", "worktree": "/project/worktree"});
+    let relative = json!({"project": "p", "directory": "here", "worktree": "here"});
+    // The name is trimmed, everywhere.
+    let created = service.create("%20one", &says("hello")).await;
+    assert_eq!(created["taskId"], "one");
+    service.ended("%20one", "first").await;
+    let cases = [
+        (Method::GET, "/tasks/none", Value::Null, StatusCode::NOT_FOUND, "there is no task none"),
+        (Method::PUT, "/tasks/none/prompts/x", "x".into(), StatusCode::NOT_FOUND, "there is no task none"),
+        (Method::GET, "/tasks/one/prompts/x", Value::Null, StatusCode::NOT_FOUND, "was not sent"),
+        (
+            Method::PUT,
+            "/tasks/one/prompts/x",
+            " ".into(),
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "must not be empty",
+        ),
+        (Method::PUT, "/tasks/one", new.clone(), StatusCode::CONFLICT, "already has session"),
+        (Method::PUT, "/tasks/two", relative, StatusCode::UNPROCESSABLE_ENTITY, "must be"),
+    ];
+    for (method, path, body, wanted, why) in cases {
+        let (status, answer) = service.call(method, path, body).await;
+        assert_eq!(status, wanted, "{path}: {answer}");
+        assert!(answer["error"].as_str().unwrap().contains(why), "{path}: {answer}");
+    }
+    // The server loses the session, while the service does not look.
+    service.service.stop().await;
+    drop(service);
+    let client = OpenCodeClient::new(&rig.fake.url()).unwrap();
+    client.default_directory().delete_session(&created["sessionId"].as_str().unwrap().into()).await.unwrap();
+    let service = rig.start().await;
+    let (status, answer) = service.call(Method::GET, "/tasks/one", Value::Null).await;
+    assert_eq!(status, StatusCode::NOT_FOUND, "{answer}");
     rig.fake.kill().await.unwrap();
-    let (status, answer) = service.create("three", &says("hello")).await;
+    let (status, answer) = service.call(Method::PUT, "/tasks/three", new).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{answer}");
     assert!(answer["error"].as_str().unwrap().contains("is it running?"), "{answer}");
 }
