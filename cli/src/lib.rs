@@ -7,6 +7,7 @@
 pub mod backend;
 pub mod command_line;
 pub mod demo;
+pub mod ending;
 pub mod failure;
 pub mod interrupt;
 pub mod logging;

@@ -4,6 +4,7 @@ use std::{fmt, path::PathBuf, process::ExitCode, time::Duration};
 
 use opencode_conductor::{ClientStatistics, Completion, PromptExecutionResult, Usage, error_chain};
 use opencode_conductor_cli::{
+    ending,
     failure::Failure,
     refused, steps,
     style::{self, Ink, Style, shorten},
@@ -22,14 +23,15 @@ pub(crate) struct Summary {
 /// An outcome in a few words.
 pub(crate) fn verdict(outcome: &Outcome) -> (Ink, String) {
     match &outcome.end {
-        End::Ran(result) => match &result.completion {
-            Completion::Settled => (Ink::Green, "✓ settled".to_owned()),
-            Completion::Aborted => (Ink::Yellow, "■ aborted".to_owned()),
-            Completion::Failed(error) => (Ink::Red, format!("✗ {}", error.message)),
-            Completion::TimedOut { limit, .. } => (Ink::Red, format!("✗ {limit}")),
-            Completion::Interrupted => (Ink::Red, "✗ interrupted".to_owned()),
-            _ => (Ink::Red, "✗ rejected".to_owned()),
-        },
+        End::Ran(result) => {
+            let (mark, ink, words) = ending::mark(&result.completion);
+            let words = match &result.completion {
+                Completion::Failed(error) => error.message.clone(),
+                Completion::TimedOut { limit, .. } => limit.to_string(),
+                _ => words,
+            };
+            (ink, format!("{mark} {words}"))
+        }
         End::Failed(error) => (Ink::Red, format!("✗ {}", error_chain(error))),
         End::NoSession(error) => (Ink::Red, format!("✗ {error}")),
         End::NotStarted => (Ink::Yellow, "■ not started".to_owned()),

@@ -3,11 +3,11 @@
 use std::{collections::HashSet, time::Duration};
 
 use opencode_conductor::{
-    AgentStatus, BlockBody, BlockId, BlockStatus, ChangeKind, ClientStatistics, Completion,
-    ConversationBlock, FileChange, PromptExecutionResult, RunStatus, SessionConversationState, SubagentBlock,
-    Thread, Update,
+    AgentStatus, BlockBody, BlockId, BlockStatus, ChangeKind, ClientStatistics, ConversationBlock,
+    FileChange, PromptExecutionResult, RunStatus, SessionConversationState, SubagentBlock, Thread, Update,
 };
 use opencode_conductor_cli::{
+    ending,
     output::{self, Colours},
     refused, steps,
     style::{self, Ink, Style, shorten, wrap},
@@ -145,13 +145,7 @@ impl View {
         let Some(result) = result else { return };
         let state = &result.conversation;
         let mut lines = vec![String::new()];
-        let (mark, ink, word) = match &result.completion {
-            Completion::Settled => ("✓", Ink::Green, "settled"),
-            Completion::Aborted => ("■", Ink::Yellow, "aborted"),
-            Completion::Interrupted => ("✗", Ink::Red, "interrupted"),
-            Completion::TimedOut { .. } => ("✗", Ink::Red, "timed out"),
-            _ => ("✗", Ink::Red, "failed"),
-        };
+        let (mark, ink, words) = ending::mark(&result.completion);
         let usage = &result.usage;
         let tokens = &usage.tokens;
         let n_steps = steps::count(result);
@@ -162,7 +156,7 @@ impl View {
         let mut facts = vec![style::plural(n_steps, "step"), style::plural(n_tools, "tool call")];
         facts.push(style::plural(state.subagents().count(), "subagent"));
         lines.push(style.paint(Ink::Dim, &"─".repeat(Style::columns().min(72))));
-        let verdict = format!("{mark} {word} in {}", style::duration(elapsed));
+        let verdict = format!("{mark} {words} in {}", style::duration(elapsed));
         lines.push(format!("{}  {}", style.paint(ink, &verdict), facts.join(" · ")));
         lines.push(format!(
             "  {}{} in · {} out · {} thinking · {} from cache   {}${:.4}",

@@ -290,6 +290,9 @@ const OUTCOMES = {
   interrupted: ["failed", "interrupted"],
   rejected: ["failed", "rejected"],
   refused: ["failed", "refused"],
+  sessionGone: ["failed", "session gone"],
+  unauthorized: ["failed", "unauthorized"],
+  givenUp: ["failed", "given up"],
   notRun: ["failed", "not run"],
   noSession: ["failed", "no session"],
 };
