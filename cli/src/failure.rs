@@ -3,8 +3,9 @@
 use std::{error::Error, fmt, process::ExitCode};
 
 use opencode_conductor::error_chain;
+use serde_json::json;
 
-use crate::output::complain;
+use crate::output::{complain, print_json};
 
 /// Why a program ends early: one line for a person, and the exit status.
 #[derive(Debug)]
@@ -25,6 +26,15 @@ impl Failure {
     /// The task was tried and failed.
     pub fn task(line: impl Into<String>) -> Self {
         Self { status: 1, line: line.into() }
+    }
+
+    /// Prints it as the JSON object that a program was to print, which there is nothing else to say in. It is still to be returned.
+    #[must_use]
+    pub fn printed_as_json(self) -> Self {
+        let report = json!({"completion": {"type": "noSession", "message": self.line}});
+        // A reader that is gone is told by the exit status of what it reads from.
+        let _ = print_json(&format!("{report:#}\n"));
+        self
     }
 
     /// As [`Failure::usage`], with an error and its causes as the reason.

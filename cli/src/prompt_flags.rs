@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use opencode_conductor::{ModelRef, PromptInput};
+use opencode_conductor::{ModelRef, PromptInput, WaitOptions};
 use opencode_conductor_cli::values;
 
 #[derive(Debug, Clone, Args)]
@@ -14,9 +14,14 @@ pub(crate) struct PromptFlags {
     /// The agent [default: the server's]
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
-    /// How long the model may be silent [default: 45]
-    #[arg(long, value_name = "SECONDS", value_parser = values::seconds, allow_negative_numbers = true)]
-    timeout: Option<Duration>,
+    #[arg(long, alias = "timeout", value_name = "SECONDS", help = idle_timeout_help())]
+    #[arg(value_parser = values::seconds, allow_negative_numbers = true)]
+    idle_timeout: Option<Duration>,
+}
+
+fn idle_timeout_help() -> String {
+    let default = WaitOptions::default().idle_timeout.as_secs_f64();
+    format!("How long the model may be silent; a task that goes on is not cut off [default: {default}]")
 }
 
 impl PromptFlags {
@@ -28,7 +33,7 @@ impl PromptFlags {
         if let Some(agent) = &self.agent {
             input = input.agent(agent.as_str());
         }
-        if let Some(timeout) = self.timeout {
+        if let Some(timeout) = self.idle_timeout {
             input = input.idle_timeout(timeout);
         }
         input

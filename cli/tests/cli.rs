@@ -15,9 +15,12 @@ use std::{
     time::Duration,
 };
 
-use opencode_conductor::test_util::{
-    ClaudeScript, ClaudeStep, ClaudeTool, FakeClaude, FakeOpenCode, FakeOptions, Route, Script, ScriptedTool,
-    Step,
+use opencode_conductor::{
+    WaitOptions,
+    test_util::{
+        ClaudeScript, ClaudeStep, ClaudeTool, FakeClaude, FakeOpenCode, FakeOptions, Route, Script,
+        ScriptedTool, Step,
+    },
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -151,6 +154,25 @@ async fn a_failed_task_is_reported_and_exits_with_1() {
 }
 
 #[tokio::test]
+async fn what_could_not_be_tried_is_one_json_object_too() {
+    let elsewhere = TempDir::new().unwrap();
+    let rows: &[(&str, &[&str], &str)] = &[
+        ("run", &["--server", "http://127.0.0.1:1", "hi"], "no server at http://127.0.0.1:1"),
+        ("run", &["--task", " "], "task id must not be empty"),
+        ("fleet", &["--server", "http://127.0.0.1:1", "hi"], "no server at http://127.0.0.1:1"),
+        ("fleet", &["--directory", elsewhere.path().to_str().unwrap()], "is not a git repository"),
+    ];
+    for (name, arguments, words) in rows {
+        let ended = run(conductor(name, &[&["--json"], *arguments].concat())).await;
+        assert_eq!(ended.status, 2, "{ended}");
+        let completion = &ended.json()["completion"];
+        assert_eq!(completion["type"], "noSession", "{ended}");
+        assert!(completion["message"].as_str().unwrap().contains(words), "{words:?} is missing in {ended}");
+        assert!(ended.stderr.contains(words), "{ended}");
+    }
+}
+
+#[tokio::test]
 async fn mistakes_get_one_line_and_2() {
     let nowhere = TempDir::new().unwrap();
     let no_repository = nowhere.path().to_str().unwrap();
@@ -190,7 +212,7 @@ async fn mistakes_get_one_line_and_2() {
         ("run", &["--directory", missing], "there is no such directory"),
         ("run", &["--task", " "], "task id must not be empty"),
         ("run", &["--model", "m"], "provider/model"),
-        ("run", &["--timeout", "0"], "a number of seconds above 0"),
+        ("run", &["--idle-timeout", "0"], "a number of seconds above 0"),
         ("run", &["--timeout", "soon"], "a number of seconds above 0"),
         ("run", &["--permission", "perhaps"], "choose allow, reject or ask"),
         ("fleet", &["--bogus"], "invalid option '--bogus'"),
@@ -205,7 +227,7 @@ async fn mistakes_get_one_line_and_2() {
         ("fleet", &["--agent-kind", "claude", "hi"], "CLAUDE_BIN"),
         ("serve", &["--bogus"], "invalid option '--bogus'"),
         ("serve", &["--listen", "4747"], "give an address and a port"),
-        ("serve", &["--listen", "0.0.0.0:4747"], "the page has no password"),
+        ("serve", &["--listen", "0.0.0.0:4747"], "the page is not encrypted"),
         ("serve", &["--listen", &taken], "choose another address"),
         ("serve", &["--tasks", "0"], "a number from 1 to"),
         ("serve", &["--tasks", "2", "hi"], "one prompt per task"),
@@ -243,6 +265,8 @@ async fn help_is_no_mistake() {
     for name in ["run", "fleet", "serve"] {
         says(&[name, "--help"], "--password-env <VAR>").await;
         says(&["help", name], "--password-env <VAR>").await;
+        let idle = WaitOptions::default().idle_timeout.as_secs();
+        says(&[name, "--help"], &format!("is not cut off [default: {idle}]")).await;
     }
     says(&["--help"], "Runs one task and shows it live").await;
     says(&["replay", "-h"], "<FILE>...").await;

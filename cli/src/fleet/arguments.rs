@@ -62,6 +62,11 @@ enum Permission {
 }
 
 impl Arguments {
+    /// Why nothing could be tried; printed, if JSON is to be printed.
+    pub(crate) fn untried(&self, failure: Failure) -> Failure {
+        if self.json { failure.printed_as_json() } else { failure }
+    }
+
     /// What to do in each task.
     pub(crate) fn prompts(&self) -> Result<Vec<String>, Failure> {
         if self.prompts.iter().any(|prompt| prompt.trim().is_empty()) {

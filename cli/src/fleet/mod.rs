@@ -40,9 +40,11 @@ const REDRAW: Duration = Duration::from_millis(100);
 /// Runs the tasks; whether all succeeded is the program's end.
 pub(crate) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let prompts = arguments.prompts()?;
-    let worktrees = Worktrees::create(arguments.directory.as_deref(), prompts.len()).await?;
+    let untried = |failure| arguments.untried(failure);
+    let worktrees =
+        Worktrees::create(arguments.directory.as_deref(), prompts.len()).await.map_err(untried)?;
     let tasks = worktrees.tasks(&prompts, &arguments.prompt_flags);
-    let backend = Backend::start(&arguments.server, worktrees.repository()).await?;
+    let backend = Backend::start(&arguments.server, worktrees.repository()).await.map_err(untried)?;
     let summary = run_all(&backend, arguments, tasks).await;
     backend.stop().await;
     let kept = worktrees.remove_unchanged(arguments.ignored_files()).await;

@@ -45,6 +45,11 @@ pub(crate) enum Permission {
 }
 
 impl Arguments {
+    /// Why nothing could be tried; printed, if JSON is to be printed.
+    pub(crate) fn untried(&self, failure: Failure) -> Failure {
+        if self.json { failure.printed_as_json() } else { failure }
+    }
+
     /// What to do.
     pub(crate) fn prompt(&self) -> Result<&str, Failure> {
         match &self.prompt {

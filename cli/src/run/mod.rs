@@ -42,7 +42,8 @@ struct Report<'a> {
 /// Runs the task; its end is the program's.
 pub(crate) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let prompt = arguments.prompt()?;
-    let backend = Backend::start(&arguments.server, &arguments.directory).await?;
+    let backend = Backend::start(&arguments.server, &arguments.directory).await;
+    let backend = backend.map_err(|failure| arguments.untried(failure))?;
     let ran = run_on(&backend, arguments, prompt).await;
     backend.stop().await;
     ran
@@ -64,7 +65,8 @@ async fn run_on(backend: &Backend, arguments: &Arguments, prompt: &str) -> Resul
     let directory = &arguments.directory;
     let session = CreateTaskSession::new("conductor", arguments.task.as_str(), directory, directory);
     let session = manager.create_task_session(session).await;
-    let session = session.map_err(|error| Failure::usage(error_chain(&error)))?.session_id;
+    let untried = |error| arguments.untried(Failure::usage(error_chain(&error)));
+    let session = session.map_err(untried)?.session_id;
 
     // The prompt runs in the background; its updates say when to look.
     let input = arguments.prompt_flags.apply(PromptInput::new(session.clone(), prompt));

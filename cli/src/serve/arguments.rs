@@ -63,12 +63,12 @@ impl Arguments {
     }
 }
 
-/// An address of this machine only: the page has no password.
+/// An address of this machine only: the page is not encrypted, and whoever has its token may decide what tools do.
 fn own_address(value: &str) -> Result<SocketAddr, &'static str> {
     let address: SocketAddr =
         value.parse().map_err(|_error| "give an address and a port, such as 127.0.0.1:4747")?;
     if !address.ip().is_loopback() {
-        return Err("the page has no password, so it listens on 127.0.0.1 or [::1] only; \
+        return Err("the page is not encrypted, so it listens on 127.0.0.1 or [::1] only; \
                     from elsewhere use a tunnel such as `ssh -L`");
     }
     Ok(address)
