@@ -152,7 +152,9 @@ impl RealServer {
                 .find(|executable| executable.is_file()),
         };
         if found.is_none() {
-            say("skipped: no OpenCode found; set OPENCODE_BIN or put `opencode` on the PATH");
+            let how = "no OpenCode found; set OPENCODE_BIN or put `opencode` on the PATH";
+            assert!(std::env::var_os("REQUIRE_OPENCODE").is_none(), "{how}");
+            say(&format!("skipped: {how}"));
         }
         found
     }

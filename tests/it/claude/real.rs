@@ -37,6 +37,7 @@ impl Lab {
         let named = std::env::var_os("CLAUDE_BIN").filter(|path| !path.is_empty()).map(PathBuf::from);
         let Some(executable) = named else {
             let how = "skipped: set CLAUDE_BIN to the claude executable (.ci/install-claude) to run the tests of a real Claude Code";
+            assert!(std::env::var_os("REQUIRE_CLAUDE").is_none(), "{how}");
             drop(writeln!(std::io::stderr(), "{how}"));
             return None;
         };

@@ -25,6 +25,7 @@ impl Rig {
             // Straight to the terminal: what a test prints that passes is not shown.
             let how =
                 "skipped: set OPENCODE_BIN to the opencode executable to run the tests of a managed server";
+            assert!(std::env::var_os("REQUIRE_OPENCODE").is_none(), "{how}");
             drop(writeln!(std::io::stderr(), "{how}"));
             return None;
         }
