@@ -10,9 +10,15 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     error::Error,
     fs,
+    process::ExitCode,
 };
 
+use clap::Parser;
 use opencode_conductor::{LaunchOptions, Method, OpenCodeServer, RawRequest};
+use opencode_conductor_cli::{
+    command_line,
+    failure::{self, Failure},
+};
 use serde_json::{Map, Value, json};
 
 /// Routes that are kept: all that start like this.
@@ -53,8 +59,27 @@ const FIELDS: [(&str, &[&str]); 1] = [("Config", &["default_agent", "model"])];
 const WORDS: [&str; 8] =
     ["deprecated", "description", "examples", "operationId", "security", "summary", "tags", "x-codeSamples"];
 
+/// Writes what this crate relies on of a server's own description of its API to fixtures/openapi.json. Starts the server that `OPENCODE_BIN`
+/// names, or the `opencode` on the PATH.
+#[derive(Debug, Parser)]
+#[command(name = "refresh_openapi")]
+struct Arguments {}
+
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    match command_line::parse("refresh_openapi") {
+        Ok(Arguments {}) => {
+            let refreshed = refresh().await.map(|()| ExitCode::SUCCESS);
+            failure::exit(
+                "refresh_openapi",
+                refreshed.map_err(|error| Failure::because("not refreshed", &*error)),
+            )
+        }
+        Err(status) => status,
+    }
+}
+
+async fn refresh() -> Result<(), Box<dyn Error>> {
     let server = OpenCodeServer::launch(LaunchOptions::new()).await?;
     let document = server.client().raw(RawRequest::new(Method::Get, "/doc")).await?.json()?;
     let version = server.client().health().await?.version;

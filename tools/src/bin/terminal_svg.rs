@@ -4,9 +4,13 @@
 
 #![expect(clippy::print_stdout, reason = "this is what the program is for")]
 
-use std::{env, fmt, fs, process::ExitCode};
+use std::{fmt, fs, path::PathBuf, process::ExitCode};
 
-use opencode_conductor_cli::failure::{self, Failure};
+use clap::Parser;
+use opencode_conductor_cli::{
+    command_line,
+    failure::{self, Failure},
+};
 use unicode_width::UnicodeWidthStr;
 
 const COLUMN: f64 = 8.4;
@@ -16,20 +20,32 @@ const BAR: f64 = 36.0;
 /// How long the last frame stays, in frames.
 const LAST_FRAME: usize = 6;
 
-fn main() -> ExitCode {
-    failure::exit("terminal_svg", run())
+/// Draws what a terminal showed, frame after frame, and prints the picture
+#[derive(Debug, Parser)]
+#[command(name = "terminal_svg")]
+struct Arguments {
+    /// What the window is called
+    title: String,
+    /// How long each frame is shown
+    milliseconds: usize,
+    /// What the terminal showed, with its escape sequences, as `tmux capture-pane -e -p` prints it
+    #[arg(value_name = "FRAME")]
+    frames: Vec<PathBuf>,
 }
 
-fn run() -> Result<ExitCode, Failure> {
-    let arguments: Vec<String> = env::args().skip(1).collect();
-    let [title, milliseconds, files @ ..] = arguments.as_slice() else {
-        return Err(Failure::usage("usage: terminal_svg TITLE MILLISECONDS FRAME..."));
-    };
-    let milliseconds: usize =
-        milliseconds.parse().map_err(|error| Failure::because("MILLISECONDS", &error))?;
+fn main() -> ExitCode {
+    match command_line::parse("terminal_svg") {
+        Ok(arguments) => failure::exit("terminal_svg", run(&arguments)),
+        Err(status) => status,
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let Arguments { title, milliseconds, frames: files } = arguments;
+    let milliseconds = *milliseconds;
     let mut frames = Vec::new();
     for file in files {
-        let text = fs::read_to_string(file).map_err(|error| Failure::because(file, &error))?;
+        let text = fs::read_to_string(file).map_err(|error| Failure::because(file.display(), &error))?;
         let mut look = Look::default();
         frames.push(text.lines().map(|line| look.runs(line)).collect());
     }

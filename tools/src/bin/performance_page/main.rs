@@ -8,7 +8,11 @@ mod measured;
 
 use std::{fs, path::PathBuf, process::ExitCode};
 
-use opencode_conductor_cli::failure::{self, Failure};
+use clap::Parser;
+use opencode_conductor_cli::{
+    command_line,
+    failure::{self, Failure},
+};
 
 use crate::{
     chart::{Chart, Line, Scale},
@@ -19,15 +23,25 @@ use crate::{
 /// What a turn cost the TypeScript original, measured when this library was designed: events, requests, bytes.
 const ORIGINAL: [(f64, u32, f64); 2] = [(500.0, 56, 14e6), (2000.0, 192, 248e6)];
 
-fn main() -> ExitCode {
-    failure::exit("performance_page", run())
+/// Writes the page of figures, as docs/make-performance has measured them
+#[derive(Debug, Parser)]
+#[command(name = "performance_page")]
+struct Arguments {
+    /// Where the measurements are
+    from: PathBuf,
+    /// Where `PERFORMANCE.md` and `performance.svg` are written
+    to: PathBuf,
 }
 
-fn run() -> Result<ExitCode, Failure> {
-    let usage = || Failure::usage("give the directory of the measurements and the one of the page");
-    let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
-    let (from, to) = arguments.next().zip(arguments.next()).ok_or_else(usage)?;
-    let measured = Measured::read(&from)?;
+fn main() -> ExitCode {
+    match command_line::parse("performance_page") {
+        Ok(arguments) => failure::exit("performance_page", run(&arguments)),
+        Err(status) => status,
+    }
+}
+
+fn run(Arguments { from, to }: &Arguments) -> Result<ExitCode, Failure> {
+    let measured = Measured::read(from)?;
     let compared = Compared::read(&from.join("compared"))?;
     for (name, content) in
         [("PERFORMANCE.md", page(&measured, compared.as_ref())?), ("performance.svg", curves(&measured)?)]
