@@ -45,8 +45,7 @@ pub mod testing {
 }
 
 pub mod mocking {
-    #![cfg_attr(feature = "client", doc = include_str!("mocking.md"))]
-    #![cfg_attr(not(feature = "client"), doc = "Switch on the feature `client` to see this page.")]
+    #![doc = include_str!("mocking.md")]
 }
 
 pub mod operating {
@@ -62,6 +61,5 @@ pub mod claude_transcripts {
 }
 
 pub mod typescript {
-    #![cfg_attr(feature = "client", doc = include_str!("typescript.md"))]
-    #![cfg_attr(not(feature = "client"), doc = "Switch on the feature `client` to see this page.")]
+    #![doc = include_str!("typescript.md")]
 }

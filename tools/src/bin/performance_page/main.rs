@@ -71,7 +71,8 @@ fn page(measured: &Measured, compared: Option<&Compared>) -> Result<String, Fail
     Ok(format!(
         "# What it costs
 
-This page is written by `docs/make-performance`, which measures everything on it in one run. Compare figures of one run only: they
+This page is written by `docs/make-performance`, which measures everything on it in one run, except what the TypeScript original cost: that was measured
+once, when this library was designed. Compare figures of one run only: they
 come from {cores} cores that the fake server shares, and another machine has others. The counts of requests and bytes are the
 same everywhere, and [a test](../tests/it/manager_cost.rs) holds them.
 
