@@ -38,6 +38,8 @@ pub(super) struct Driven {
     pub(super) delivery: Delivery,
     /// The server cannot have died meanwhile.
     pub(super) is_unbroken: bool,
+    /// The prompt was sent here, so that no turn began after its own which is not part of it.
+    pub(super) was_sent: bool,
     pub(super) abort: Option<AbortReport>,
     /// What still failed when it ended, or what the provider said last; nothing if the session came to rest.
     pub(super) cause: Option<AgentError>,
@@ -84,6 +86,7 @@ pub(super) struct Driver<'a> {
     work: FuturesUnordered<BoxFuture<'a, Done>>,
     /// The phase to record before the next submission.
     unrecorded: Option<Phase>,
+    was_sent: bool,
     abort: Option<AbortReport>,
     failing: Failing,
 }
@@ -128,6 +131,7 @@ impl<'a> Driver<'a> {
             began: Instant::now(),
             work: FuturesUnordered::new(),
             unrecorded: None,
+            was_sent: false,
             abort: None,
             failing: Failing::default(),
         }
@@ -189,6 +193,7 @@ impl<'a> Driver<'a> {
             prompt: self.turn.prompt().cloned(),
             delivery: self.turn.delivery(),
             is_unbroken: self.turn.is_unbroken(),
+            was_sent: self.was_sent,
             abort: self.abort,
             cause,
         }
@@ -294,6 +299,7 @@ impl<'a> Driver<'a> {
         let (message_id, body) = (prompt.message_id.clone(), prompt.body.clone());
         let (api, session, host) = (self.api.clone(), self.session.id.clone(), self.host);
         let (phase, kick) = (self.unrecorded.take(), self.turn.kicks() > 0);
+        self.was_sent = true;
         let submit = async move {
             if let Some(phase) = phase
                 && host.record(phase).await.is_err()

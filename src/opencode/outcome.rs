@@ -121,7 +121,7 @@ pub(super) fn other_prompts(messages: &[Arc<Message>], text: &str) -> Vec<Messag
     messages.iter().filter(is_other).map(|message| message.info.id().clone()).collect()
 }
 
-/// Where, among the messages after a prompt whose turn is over, those of a later turn begin: at the first prompt that comes when the model is
+/// Where, among the messages after a prompt, those of a later turn begin: at the first prompt that comes when the model is
 /// not in the middle of its steps. One that came between two steps was answered in the same turn.
 pub(super) fn later_turn(messages: &[Arc<Message>]) -> Option<usize> {
     let is_prompt = |n: &usize| messages.get(*n).is_some_and(|message| message.prompt_text().is_some());

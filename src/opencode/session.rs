@@ -228,11 +228,11 @@ impl OpenCodeSession {
         };
         let driven = Driver::new(self, host, host.limits().clone(), Some(sent), &mut events).run().await;
         self.live().is_running = false;
-        self.execution_of(prompt, from, driven)
+        self.execution_of(prompt, driven)
     }
 
-    fn execution_of(&self, prepared: &PreparedPrompt, from: Phase, driven: Driven) -> Execution {
-        let Driven { ended, prompt, mut delivery, is_unbroken, abort, cause } = driven;
+    fn execution_of(&self, prepared: &PreparedPrompt, driven: Driven) -> Execution {
+        let Driven { ended, prompt, mut delivery, is_unbroken, was_sent, abort, cause } = driven;
         let prompt = prompt.as_ref().unwrap_or(&prepared.message_id);
         let mut live = self.live();
         if matches!(ended, Ok(TurnEnded::AtRest | TurnEnded::Interrupted | TurnEnded::Failed(_))) {
@@ -241,8 +241,8 @@ impl OpenCodeSession {
         live.was_aborted = abort.as_ref().is_some_and(|abort| abort.confirmed);
         let mut messages: Vec<Arc<Message>> = live.tree.turn(&self.id, prompt).cloned().collect();
         live.learn();
-        // A turn that was over before may have others behind it, whose answers and ends are not its own.
-        let later = outcome::later_turn(&messages).filter(|_| from == Phase::Finished);
+        // A turn that was found may have others behind it, whose answers and ends are not its own.
+        let later = outcome::later_turn(&messages).filter(|_| !was_sent);
         let until = later.and_then(|n| messages.get(n)).map(|message| message.info.time().created);
         messages.truncate(later.unwrap_or(messages.len()));
         let usage = outcome::usage_of(&live.tree, prompt, until);

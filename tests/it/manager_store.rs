@@ -231,15 +231,31 @@ async fn a_prompt_that_is_over_gives_its_own_result_again_whatever_came_after_it
     }
     soon(first.shutdown()).await;
 
-    let second = builder(&fake, Arc::new(memory.another_handle())).build();
-    for result in results {
-        let message = result.submission.message_id.clone();
-        let again = soon(second.resume(session.clone(), message)).await.unwrap();
-        assert_eq!(again.answer(), result.answer());
-        assert_eq!(again.completion, result.completion);
-        assert_eq!((again.usage, &again.usage_by_session), (result.usage, &result.usage_by_session));
-        assert_eq!(again.messages.opencode(), result.messages.opencode());
-        assert_eq!(again.other_prompts, []);
+    let with_store = builder(&fake, Arc::new(memory.another_handle())).build();
+    let without = ConversationManager::builder(client(&fake)).wait(waits()).unwrap().build();
+    for (result, n) in results.into_iter().zip(0..) {
+        let (session, message) = (&result.submission.session_id, &result.submission.message_id);
+        let same =
+            PromptInput::new(session.clone(), result.submission.prompt.clone()).message_id(message.clone());
+        let again = [
+            with_store.resume(session.clone(), message.clone()),
+            without.resume(session.clone(), message.clone()),
+            with_store.prompt(same.clone()).start(),
+            without.prompt(same).start(),
+        ];
+        for (again, way) in again.into_iter().zip(0..) {
+            let again = soon(again).await.unwrap();
+            let case = format!("prompt {n}, way {way}");
+            assert_eq!(again.answer(), result.answer(), "{case}");
+            assert_eq!(again.completion, result.completion, "{case}");
+            assert_eq!(
+                (again.usage, &again.usage_by_session),
+                (result.usage, &result.usage_by_session),
+                "{case}"
+            );
+            assert_eq!(again.messages.opencode(), result.messages.opencode(), "{case}");
+            assert_eq!(again.other_prompts, [], "{case}");
+        }
     }
     assert_eq!(fake.prompts_run(session.as_str()).len(), 4);
 }
