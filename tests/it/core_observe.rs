@@ -672,15 +672,16 @@ fn only_what_gets_the_turn_further_is_progress() {
         state.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
         part(&step, "prt_3", json!({"type": "tool", "callID": "c", "tool": "bash", "state": state}))
     };
-    let no = |observed: Observed| assert!(!observed.progress, "{observed:?}");
-    let yes = |observed: Observed| assert!(observed.progress, "{observed:?}");
+    let no = |observed: Observed| assert!(!observed.progress && !observed.output, "{observed:?}");
+    let yes = |observed: Observed| assert!(observed.progress && observed.output, "{observed:?}");
+    let begins = |observed: Observed| assert!(observed.progress && !observed.output, "{observed:?}");
     no(client.message(&prompt));
     no(client.part(&words));
     no(client.event("session.status", json!({"sessionID": ROOT, "status": {"type": "busy"}})));
     yes(client.message(&step));
     no(client.message(&step));
-    yes(client.part(&part(&step, "prt_0", json!({"type": "step-start"}))));
-    yes(client.part(&text(&step, "prt_2", "")));
+    begins(client.part(&part(&step, "prt_0", json!({"type": "step-start"}))));
+    begins(client.part(&text(&step, "prt_2", "")));
     no(client.part(&text(&step, "prt_2", "")));
     yes(client.delta(&text(&step, "prt_2", ""), "a"));
     no(client.delta(&text(&step, "prt_2", ""), ""));

@@ -11,8 +11,8 @@ use super::{
     emit::emit,
     nameless::prompt_of_failed_task,
     progress::{
-        child, is_older, progress_of_step, progress_of_tool, rank, shows_as_whole, shows_in_parts, text,
-        text_mut,
+        child, is_beginning, is_older, progress_of_step, progress_of_tool, rank, shows_as_whole,
+        shows_in_parts, text, text_mut,
     },
 };
 use crate::{
@@ -142,10 +142,12 @@ impl MessageLog {
             Some(old) if !source.is_truth() && is_older(&info, old) => return false,
             old => old.as_ref(),
         };
-        effects.out.progress |= info.as_assistant().is_some_and(|new| {
+        let is_further = info.as_assistant().is_some_and(|new| {
             old.and_then(MessageInfo::as_assistant)
                 .is_none_or(|old| progress_of_step(old) < progress_of_step(new))
         });
+        effects.out.progress |= is_further;
+        effects.out.output |= is_further;
         let parts_differ = old.is_none_or(|old| shows_in_parts(old) != shows_in_parts(&info));
         let is_shown = !parts_differ && old.is_some_and(|old| shows_as_whole(old) == shows_as_whole(&info));
         let was_completed = self.is_completed();
@@ -204,12 +206,14 @@ impl MessageLog {
         match merged {
             Merged::Grown(from) if !is_completed => {
                 effects.out.progress |= !is_user;
+                effects.out.output |= !is_user;
                 let grown = text(&log.part).map(|text| text.text[from..].to_owned());
                 log.show_growth(grown.unwrap_or_default(), info, converter, effects);
             }
             Merged::Grown(_) => log.show(info, converter, effects),
             Merged::Changed { progress } => {
                 effects.out.progress |= progress && !is_user;
+                effects.out.output |= progress && !is_user && !is_beginning(&log.part);
                 log.show(info, converter, effects);
             }
             Merged::Nothing => {}
@@ -234,6 +238,7 @@ impl MessageLog {
         let Some(log) = self.parts.get_mut(part) else {
             // Some servers send no parts but only what is added to them: that is progress too.
             effects.out.progress = true;
+            effects.out.output = true;
             let kept: usize = self.early.values().flatten().map(String::len).sum();
             let early = self.early.entry(part.clone()).or_insert_with(|| Some(String::new()));
             match early {
@@ -249,6 +254,7 @@ impl MessageLog {
         self.view = OnceLock::new();
         if let Some(info) = &self.info {
             effects.out.progress = true;
+            effects.out.output = true;
             let delta = match delta {
                 Cow::Borrowed(delta) => delta.delta.clone(),
                 Cow::Owned(delta) => delta.delta,

@@ -36,6 +36,9 @@ pub struct Observed {
     /// Whether the tree really got further: a new or grown part, a new or completed step, a tool that moved on. Repetitions,
     /// stale lists, prompts and what the server tidies up after a turn are no progress.
     pub progress: bool,
+    /// Whether that was more than the beginning of a model call, such as an empty text: a provider that fails again and again begins
+    /// each time.
+    pub output: bool,
     /// Sessions that show in the tree from now on; their messages may not all have been seen.
     pub new_sessions: Vec<SessionId>,
 }
@@ -55,6 +58,7 @@ impl Observed {
             }
         }
         self.progress |= later.progress;
+        self.output |= later.output;
         self.new_sessions.extend(later.new_sessions);
     }
 }

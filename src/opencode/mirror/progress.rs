@@ -34,6 +34,14 @@ pub(super) fn text_mut(part: &mut Part) -> Option<&mut String> {
     }
 }
 
+/// Whether a part says no more than that a model call began, or is to be tried again.
+pub(super) fn is_beginning(part: &Part) -> bool {
+    match &part.body {
+        PartBody::StepStart(_) | PartBody::Snapshot(_) | PartBody::Retry(_) => true,
+        _ => text(part).is_some_and(|text| text.text.is_empty()),
+    }
+}
+
 pub(super) fn child(part: &Part) -> Option<SessionId> {
     match &part.body {
         PartBody::Tool(tool) => tool.child_session(),

@@ -406,6 +406,7 @@ impl SessionTree {
         }
         if !session.is_confirmed {
             effects.out.progress = false;
+            effects.out.output = false;
             effects.withhold_usage();
         }
         let is_news = session.is_at_rest() && (!was_at_rest || !effects.nameless.is_empty());

@@ -34,7 +34,7 @@ impl Turn {
         };
         self.ask_what_was_held(now, tree);
         if observed.progress {
-            self.progressed(now);
+            self.progressed(now, &observed);
             self.since_submission.fatal_error = None;
         }
         if !observed.new_sessions.is_empty() && !is_announced {
@@ -88,8 +88,11 @@ impl Turn {
         }
     }
 
-    fn progressed(&mut self, now: Duration) {
+    fn progressed(&mut self, now: Duration, observed: &Observed) {
         self.limits.progressed(now);
+        if observed.output {
+            self.limits.provider_answered();
+        }
         self.reads.progressed();
         self.restart_silence(now);
         self.since_submission.failed_running &= self.statuses.root() == Activity::Idle;
@@ -191,7 +194,7 @@ impl Turn {
         self.facts_outdated = true;
         if observed.progress {
             self.lacks_message_events |= self.is_stream_open() && self.reads.n_silence_polls() > 0;
-            self.progressed(now);
+            self.progressed(now, &observed);
         }
         // A read that was given up still shows what it shows, but nothing waits for it.
         let Some(read) = read else { return observed };

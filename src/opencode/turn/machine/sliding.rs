@@ -18,7 +18,7 @@ pub(super) struct SlidingLimits {
     n_progress: u64,
     /// Gaps in the stream since the last progress.
     n_gaps: u32,
-    retrying_since: Option<Duration>,
+    retrying: Option<Retrying>,
     /// There has been no stream since then, and every request has failed.
     out_of_reach_since: Option<Duration>,
     /// The requests that a human has yet to answer. All limits but that of contact stand still until then.
@@ -28,6 +28,15 @@ pub(super) struct SlidingLimits {
     paused: Duration,
 }
 
+/// A provider is called again and again.
+#[derive(Debug, Clone, Copy)]
+struct Retrying {
+    /// When its first call failed since the turn last said or did something.
+    since: Duration,
+    /// The last call has begun to be answered, so that it is held to the limits of any other until it fails.
+    has_begun: bool,
+}
+
 impl SlidingLimits {
     pub(super) fn new(now: Duration) -> Self {
         Self {
@@ -35,7 +44,7 @@ impl SlidingLimits {
             last_progress: now,
             n_progress: 0,
             n_gaps: 0,
-            retrying_since: None,
+            retrying: None,
             out_of_reach_since: None,
             humans: BTreeSet::new(),
             paused_since: None,
@@ -52,7 +61,14 @@ impl SlidingLimits {
         self.last_progress = now;
         self.n_progress += 1;
         self.n_gaps = 0;
-        self.retrying_since = None;
+        if let Some(retrying) = &mut self.retrying {
+            retrying.has_begun = true;
+        }
+    }
+
+    /// The model said something, or a tool did.
+    pub(super) fn provider_answered(&mut self) {
+        self.retrying = None;
     }
 
     /// Gives a turn that did not get further time to do so: something was sent to the server, or found out about it.
@@ -68,7 +84,8 @@ impl SlidingLimits {
     }
 
     pub(super) fn provider_retries(&mut self, now: Duration) {
-        self.retrying_since.get_or_insert(now);
+        let retrying = self.retrying.get_or_insert(Retrying { since: now, has_begun: false });
+        retrying.has_begun = false;
     }
 
     /// A request failed, and there is no stream.
@@ -95,7 +112,9 @@ impl SlidingLimits {
         if let Some(since) = self.paused_since.take() {
             let pause = now.saturating_sub(since);
             self.paused += pause;
-            self.retrying_since = self.retrying_since.map(|at| at + pause);
+            if let Some(retrying) = &mut self.retrying {
+                retrying.since += pause;
+            }
             // The tool that got an answer needs time to act on it.
             self.restart(now);
         }
@@ -108,10 +127,10 @@ impl SlidingLimits {
         if self.paused_since.is_some() {
             return contact;
         }
-        let sliding = match self.retrying_since {
-            Some(since) => (Limit::Retry, since + options.retry_budget),
-            None if facts.tool_running => (Limit::Tool, self.last_progress + options.tool_timeout),
-            None => (Limit::Idle, self.last_progress + options.idle_timeout),
+        let sliding = match self.retrying {
+            Some(Retrying { since, has_begun: false }) => (Limit::Retry, since + options.retry_budget),
+            _ if facts.tool_running => (Limit::Tool, self.last_progress + options.tool_timeout),
+            _ => (Limit::Idle, self.last_progress + options.idle_timeout),
         };
         let deadline = options.deadline.map(|limit| (Limit::Deadline, self.began + self.paused + limit));
         // Of several that run out together, a deadline is what the caller has set.

@@ -100,6 +100,62 @@ fn a_running_tool_and_a_retrying_provider_have_their_own_limits() {
     check(&|_| {}, SessionStatus::Busy, Limit::Idle, 360);
 }
 
+/// Each attempt begins anew, as the second one of the recording `retry_partial` does, and says nothing.
+#[test]
+fn an_attempt_that_only_begins_does_not_extend_the_budget_of_retries() {
+    let text = |text: &str| PartBody::Text(TextPart { text: text.to_owned(), ..TextPart::default() });
+    // The last attempt fails like the others, hangs, or is answered.
+    for (last, limit, after) in
+        [("fails", Limit::Retry, 300), ("hangs", Limit::Idle, 290 + 360), ("says", Limit::Idle, 290 + 360)]
+    {
+        let mut bench = Bench::running();
+        let began = bench.now;
+        for n in 1..30 {
+            bench.status_of(ROOT, retry());
+            assert_eq!(bench.wait(9 * SECOND), [], "{last}: {n}");
+            bench.now = began + 10 * SECOND * n;
+            bench.busy();
+            bench.part(1, &format!("prt_{n}_start"), PartBody::StepStart(StepStartPart::default()));
+            assert_eq!(bench.part(1, &format!("prt_{n}_text"), text("")), [], "{last}: {n}");
+        }
+        match last {
+            "fails" => drop(bench.status_of(ROOT, retry())),
+            "says" => drop(bench.part(1, "prt_word", text("Hello"))),
+            _ => {}
+        }
+        assert_eq!(bench.wait_reading(&SessionStatus::Busy), [Done::Abort]);
+        assert_eq!(bench.abort_done(), finish(Ended::Limit(limit)), "{last}");
+        assert_eq!(bench.now.saturating_sub(began).as_secs(), after, "{last}");
+    }
+}
+
+#[test]
+fn a_subagent_whose_provider_is_retried_has_the_budget_of_retries() {
+    let options = WaitOptions::default().idle_timeout(60 * SECOND);
+    for heard in [true, false] {
+        let mut bench = Bench::with(options.clone()).into_running();
+        bench.child();
+        bench.task(1, ToolStatus::Running, false);
+        bench.step_of(CHILD, 50, None);
+        let began = bench.now;
+        if heard {
+            bench.status_of(CHILD, retry());
+        }
+        let aborted = loop {
+            let done = if bench.read.is_some() {
+                bench.read_of([(ROOT, SessionStatus::Busy), (CHILD, retry())])
+            } else {
+                bench.wait(10 * SECOND)
+            };
+            if done == [Done::Abort] {
+                break bench.now.saturating_sub(began).as_secs();
+            }
+        };
+        assert!(aborted >= 300, "{aborted}");
+        assert_eq!(bench.turn.provider_said(), Some("Overloaded"));
+    }
+}
+
 #[test]
 fn a_tool_that_waits_for_a_subagent_is_no_running_tool() {
     let mut bench = Bench::running();

@@ -8,8 +8,8 @@ use crate::{
     ids::{PartId, RequestId, SessionId},
     opencode::wire::{
         AssistantMessage, EventPayload, Message, MessageError, MessageInfo, MessageTime, Part, PartBody,
-        PartDelta, PermissionRequest, ServerEvent, SessionInfo, SessionStatus, StatusMap, TextPart, ToolPart,
-        ToolReference, ToolState, ToolStatus, UserMessage,
+        PartDelta, PermissionRequest, ServerEvent, SessionInfo, SessionStatus, StatusMap, StepStartPart,
+        TextPart, ToolPart, ToolReference, ToolState, ToolStatus, UserMessage,
     },
     time::Millis,
 };
@@ -387,7 +387,7 @@ fn error(name: &str) -> MessageError {
 }
 
 fn retry() -> SessionStatus {
-    SessionStatus::Retry { attempt: 1, message: String::new(), next: Millis::default() }
+    SessionStatus::Retry { attempt: 1, message: "Overloaded".to_owned(), next: Millis::default() }
 }
 
 fn unrecognised() -> SessionStatus {
