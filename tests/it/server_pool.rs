@@ -5,13 +5,15 @@
 use std::{fs, time::Duration};
 
 use opencode_conductor::{
-    LaunchError, LaunchOptions, Method, PoolOptions, RawRequest, ServerEnvironment, ServerLease, ServerPool,
+    LaunchError, LaunchOptions, Method, PoolOptions, RawRequest, RestartPolicy, ServerEnvironment,
+    ServerLease, ServerPool, ServerState,
 };
 use serde_json::json;
 use tempfile::TempDir;
 use wiremock::MockServer;
 
 use crate::{
+    manager_logs::Sink,
     server_fake::{SERVE, all_dead, fake, healthy, is_alive, pids},
     support::{live::LiveServer, real::Rig, soon},
 };
@@ -46,6 +48,11 @@ impl Ground {
 
 fn named(name: &str) -> ServerEnvironment {
     ServerEnvironment::new().env("NAME", name)
+}
+
+fn kill(server: &ServerLease) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(server.pid().unwrap()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
 }
 
 async fn get(pool: &ServerPool, name: &str) -> ServerLease {
@@ -149,8 +156,7 @@ async fn a_server_that_died_is_replaced() {
     let ground = Ground::new().await;
     let pool = ground.pool(1);
     let dead = get(&pool, "a").await;
-    let pid = rustix::process::Pid::from_raw(i32::try_from(dead.pid().unwrap()).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    kill(&dead);
     soon(dead.exited()).await;
     let alive = get(&pool, "a").await;
     assert!(is_alive(alive.pid().unwrap()));
@@ -162,6 +168,64 @@ async fn a_server_that_died_is_replaced() {
     assert_eq!((statistics.in_use, statistics.died, statistics.launched), (1, 1, 2));
     assert_eq!(other.pid(), alive.pid());
     soon(pool.shutdown()).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_being_restarted_is_waited_for() {
+    let api = LiveServer::start().await;
+    let healthy = async || {
+        let body = r#"{"healthy":true,"version":"1"}"#;
+        api.accept().await.answer("200 OK", "content-type: application/json\r\n", body).await;
+    };
+    let (directory, options) = fake(SERVE);
+    fs::write(directory.path().join("url"), api.url()).unwrap();
+    let options = options.restart(RestartPolicy::up_to(1, Duration::from_secs(600)));
+    let pool = ServerPool::new(PoolOptions::new(options));
+    let (held, ()) = tokio::join!(get(&pool, "a"), healthy());
+    kill(&held);
+    soon(held.wait_for(|state| matches!(state, ServerState::Restarting { .. }))).await;
+    let mut call = Box::pin(pool.get(named("a")));
+    stands_in_line(&pool, &mut call, 1).await;
+    let (lease, ()) = tokio::join!(soon(call), healthy());
+    let lease = lease.unwrap();
+    assert!(matches!(lease.state(), ServerState::Running { restarts: 1, .. }), "{:?}", lease.state());
+    assert_eq!(pool.statistics().launched, 1);
+    // The second time it stays down, and another is started.
+    kill(&held);
+    soon(held.exited()).await;
+    let (_other, ()) = tokio::join!(get(&pool, "a"), healthy());
+    assert_eq!((pool.statistics().launched, pool.statistics().died), (2, 1));
+    soon(pool.shutdown()).await;
+}
+
+#[tokio::test]
+async fn the_log_tells_what_becomes_of_servers_and_no_secrets() {
+    let sink = Sink::default();
+    // With one subscriber alone, whoever comes first to a line decides for all threads whether it is logged, even one without any.
+    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::new());
+    let subscriber =
+        tracing_subscriber::fmt().with_writer(sink.clone()).with_max_level(tracing::Level::DEBUG);
+    let _logging = tracing::subscriber::set_default(subscriber.with_ansi(false).finish());
+    let ground = Ground::new().await;
+    let pool = ground.pool(1);
+    let dead = soon(pool.get(named("a").env("SOME_API_KEY", "sk-very-long-key"))).await.unwrap();
+    let pid = dead.pid().unwrap();
+    kill(&dead);
+    soon(pool.wait_for(|now| now.died == 1)).await;
+    drop(get(&pool, "b").await);
+    soon(pool.get(named("bad"))).await.unwrap_err();
+    soon(pool.shutdown()).await;
+    let text = sink.text();
+    for line in [
+        format!("a server was started server=0 pid={pid}"),
+        "the server is gone server=0".to_owned(),
+        "ending the server, which is idle server=1".to_owned(),
+        "the server has ended server=1".to_owned(),
+        "the server ended while starting server=2 status=Some(ExitStatus(unix_wait_status(768)))".to_owned(),
+    ] {
+        assert!(text.contains(&line), "{line}\n{text}");
+    }
+    assert!(!text.contains("very-long") && !text.contains("is bad"), "{text}");
 }
 
 #[tokio::test]

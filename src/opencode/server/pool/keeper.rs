@@ -31,11 +31,26 @@ pub(super) enum Request {
 
 type Reply = oneshot::Sender<Result<ServerLease, LaunchError>>;
 
+type States = watch::Receiver<ServerState>;
+
 /// What became of a server.
 enum Change {
-    Launched { slot: u64, result: Box<Result<OpenCodeServer, LaunchError>> },
-    Exited { slot: u64 },
-    Ended { slot: u64 },
+    Launched {
+        slot: u64,
+        result: Box<Result<OpenCodeServer, LaunchError>>,
+    },
+    /// It crashed, or came back.
+    StateChanged {
+        slot: u64,
+        states: States,
+    },
+    /// It ended for good.
+    Exited {
+        slot: u64,
+    },
+    Ended {
+        slot: u64,
+    },
 }
 
 pub(super) struct Keeper {
@@ -129,13 +144,16 @@ impl Keeper {
                 Ok(server) => self.launched(slot, Arc::new(server)),
                 Err(error) => self.failed(slot, error),
             },
+            Change::StateChanged { slot, states } => self.watch(slot, states),
             Change::Exited { slot } => {
                 if let Some(Slot { state: State::Running { .. }, .. }) = self.slot(slot) {
                     self.totals.died += 1;
+                    tracing::info!(server = slot, "the server is gone");
                     self.remove(slot);
                 }
             }
             Change::Ended { slot } => {
+                tracing::debug!(server = slot, "the server has ended");
                 self.remove(slot);
             }
         }
@@ -143,20 +161,37 @@ impl Keeper {
 
     fn launched(&mut self, id: u64, server: Arc<OpenCodeServer>) {
         self.totals.launched += 1;
-        let watched = Arc::clone(&server);
-        let exited = async move {
-            watched.exited().await;
-            Change::Exited { slot: id }
-        };
-        self.changes.push(exited.boxed());
+        tracing::info!(server = id, pid = server.pid(), "a server was started");
+        self.watch(id, server.state.clone());
         if let Some(slot) = self.slot(id) {
             slot.state = State::Running { server, leases: 0, idle_since: Instant::now() };
         }
     }
 
+    /// Waits for the next change of a server's state.
+    fn watch(&mut self, slot: u64, mut states: States) {
+        let changed = async move {
+            // Without a supervisor there is no server either.
+            let is_supervised = states.changed().await.is_ok();
+            if !is_supervised || matches!(*states.borrow_and_update(), ServerState::Exited(_)) {
+                return Change::Exited { slot };
+            }
+            Change::StateChanged { slot, states }
+        };
+        self.changes.push(changed.boxed());
+    }
+
     /// The one who has waited longest for the server gets the error; the others are served anew.
     fn failed(&mut self, id: u64, error: LaunchError) {
         self.totals.failed += 1;
+        match &error {
+            // What the server wrote last is in these, and belongs in no log.
+            LaunchError::Exited(exit) => {
+                tracing::warn!(server = id, status = ?exit.status, "the server ended while starting");
+            }
+            LaunchError::NotReady { .. } => tracing::warn!(server = id, "the server does not answer"),
+            error => tracing::warn!(server = id, %error, "the server could not be started"),
+        }
         let Some(slot) = self.remove(id) else { return };
         let is_for_it =
             |waiting: &Waiting| waiting.environment == slot.environment && !waiting.reply.is_closed();
@@ -203,6 +238,7 @@ impl Keeper {
     fn start(&mut self, environment: ServerEnvironment) {
         let id = self.next_slot;
         self.next_slot += 1;
+        tracing::debug!(server = id, "starting a server");
         let launch = OpenCodeServer::launch(environment.launch_options(&self.options.base));
         let launch = launch.map(move |result| Change::Launched { slot: id, result: Box::new(result) });
         self.changes.push(launch.boxed());
@@ -223,6 +259,7 @@ impl Keeper {
     fn end(&mut self, id: u64) {
         let Some(slot) = self.slot(id) else { return };
         if let State::Running { server, .. } = &slot.state {
+            tracing::info!(server = id, "ending the server, which is idle");
             let server = Arc::clone(server);
             slot.state = State::Ending(Arc::clone(&server));
             let ended = async move {
@@ -296,10 +333,12 @@ impl Keeper {
 }
 
 impl Slot {
-    /// The use of the server, if it runs. One that has died is replaced when that is noticed, which is soon.
+    /// The use of the server, if it runs. One that crashed is waited for, and one that has died is replaced when that is noticed, which is soon.
     fn lease(&mut self, requests: &mpsc::UnboundedSender<Request>) -> Option<ServerLease> {
         match &mut self.state {
-            State::Running { server, leases, .. } if !matches!(server.state(), ServerState::Exited(_)) => {
+            State::Running { server, leases, .. }
+                if matches!(server.state(), ServerState::Running { .. }) =>
+            {
                 *leases += 1;
                 Some(ServerLease { server: Arc::clone(server), slot: self.id, requests: requests.clone() })
             }

@@ -26,9 +26,14 @@ use keeper::{Keeper, Request};
 /// a new one. At the limit it ends the server that is idle for longest, or waits for one. Who waits for a place is served in order,
 /// and those who come later wait behind them, so that the users of one server cannot keep another environment out for ever.
 ///
-/// Servers are started one at a time, because those that share a `HOME` cannot set up its database together.
+/// Servers are started one at a time, because those that share a `HOME` cannot set up its database together. So one that is slow to start
+/// keeps all others waiting that have to be started, for [`LaunchOptions::startup_timeout`] at most.
 ///
-/// A server that has died is replaced when it is asked for again; with [`LaunchOptions::restart`] it comes back by itself.
+/// Do not wait for a second lease while you hold a first: at the limit each of two tasks can wait for the server that the other
+/// holds, or behind somebody who does, and then for ever. Let go of the first, or give the pool room for all ([`PoolOptions::max_servers`]).
+///
+/// A server that has died is replaced when it is asked for again; with [`LaunchOptions::restart`] it comes back by itself, and who asks
+/// for it meanwhile waits until it runs. The log tells of each by its number and process id, and of no environment's values.
 ///
 /// Dropping the last clone kills the servers that have no lease; a leased one lives as long as its last lease. [`shutdown`](Self::shutdown)
 /// ends them all.
