@@ -111,7 +111,7 @@ impl Service {
             let ended = match running.await {
                 Ok(result) => json!(result),
                 // It is open in the store, and will be restored again.
-                Err(PromptError::Session(error)) if error.is_retryable() => return,
+                Err(PromptError::Session { source, .. }) if source.is_retryable() => return,
                 Err(error) => json!({"completion": error}),
             };
             lock(&service.prompts).insert(message, ended);
