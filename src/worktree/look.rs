@@ -130,7 +130,7 @@ impl Worktree {
     /// else reaches.
     pub(super) async fn commits(&self) -> Result<Vec<String>, GitError> {
         let own = Git::of(&self.git_dir);
-        let references = ["--glob=refs/worktree/*", "--glob=refs/bisect/*", "--glob=refs/rewritten/*"];
+        let references = ["--glob=refs/worktree/*", "--glob=refs/bisect/*", "--glob=refs/rewritten/*", "--"];
         let now = own.run(["rev-list", "--no-walk", "HEAD"].into_iter().chain(references)).await?;
         let earlier = own.run(["rev-list", "--walk-reflogs", "HEAD", "--"]).await?;
         let tips: BTreeSet<&str> = now.lines().chain(earlier.lines()).collect();
