@@ -63,6 +63,7 @@ on_every_agent! {
     a_dropped_prompt_is_given_up_and_the_next_goes_on
     a_shutdown_leaves_the_turn_resumable
     a_shutdown_ends_what_was_forgotten_and_taken_up_again
+    prompts_that_open_a_session_at_once_share_it
     a_turn_goes_on_from_every_recorded_phase
     what_cannot_be_recorded_is_not_sent
     a_record_that_the_agent_knows_nothing_of_runs_nothing
@@ -523,6 +524,18 @@ async fn a_shutdown_ends_what_was_forgotten_and_taken_up_again(world: impl World
     soon(manager.adopt_session("task", &session)).await.unwrap();
     soon(manager.shutdown()).await;
     assert_eq!(soon(running).await.unwrap().completion, Completion::GivenUp);
+}
+
+async fn prompts_that_open_a_session_at_once_share_it(world: impl World) {
+    let (first, session) = session_of(&world).await;
+    soon(first.shutdown()).await;
+    let manager = world.builder().wait(limits()).unwrap().build();
+    let words = ["one", "two", "three"];
+    let running = words.map(|words| manager.prompt(input(&world, &session, &say(words))).start());
+    for (running, words) in running.into_iter().zip(words) {
+        assert_eq!(soon(running).await.unwrap().answer().as_deref(), Some(words));
+    }
+    soon(manager.shutdown()).await;
 }
 
 /// A store that stops the process at a phase: before it is written, or after. Nothing is written from then on.
