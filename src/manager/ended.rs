@@ -82,7 +82,7 @@ impl Inner {
 
     fn not_begun(&self, session: &Session, limits: &WaitOptions, unprepared: Unprepared) -> PromptError {
         let Unprepared { ended, cause, abort } = unprepared;
-        let execution = Execution { cause, abort, ..Execution::new(ended, Delivery::NotSent) };
+        let execution = Execution { abort, cause, ..Execution::new(ended, Delivery::NotSent) };
         self.not_started(session, limits, execution)
     }
 
