@@ -18,6 +18,8 @@ mod core_observe;
 mod core_transcript;
 mod core_wire;
 #[cfg(feature = "test-util")]
+mod fake_errors;
+#[cfg(feature = "test-util")]
 mod fake_faults;
 #[cfg(feature = "test-util")]
 mod fake_flavours;
