@@ -76,7 +76,7 @@ enum State {
     #[default]
     Written,
     /// A task tries to write what failed. Holds the newest record that it has not begun to write.
-    CatchingUp(Option<TurnRecord>),
+    CatchingUp(Option<Box<TurnRecord>>),
     /// The turn is not this manager's; nothing is written any more.
     Refused,
 }
@@ -91,7 +91,7 @@ impl TurnWriter {
         match &mut *self.state() {
             State::Written => {}
             State::CatchingUp(newest) => {
-                *newest = Some(record);
+                *newest = Some(Box::new(record));
                 return Ok(());
             }
             State::Refused => {
@@ -108,7 +108,7 @@ impl TurnWriter {
         }
         // What is over is over, whatever the record says.
         if self.recording.goes_on(&error) || record.phase == Phase::Finished {
-            *self.state() = State::CatchingUp(Some(record));
+            *self.state() = State::CatchingUp(Some(Box::new(record)));
             self.tasks.spawn(self.clone().catch_up());
             return Ok(());
         }

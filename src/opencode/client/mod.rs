@@ -108,7 +108,7 @@ impl OpenCodeClient {
     }
 
     /// The same server, with subscriptions that end apart from those of this client.
-    pub(crate) fn with_own_feeds(&self) -> Self {
+    pub(crate) fn with_own_feeds(self) -> Self {
         let Shared { http, feeds, shares_files } = &*self.shared;
         let shared = Shared { http: Arc::clone(http), feeds: feeds.another(), shares_files: *shares_files };
         Self { shared: Arc::new(shared) }
