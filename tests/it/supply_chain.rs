@@ -2,27 +2,67 @@
 
 #![cfg(target_os = "linux")]
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+use std::{env, fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+
+use tempfile::TempDir;
 
 fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-#[test]
-fn a_server_that_was_replaced_is_not_used() {
+/// The scripts that install programs, and where the executables are then.
+const INSTALLED: [(&str, &str); 2] = [
+    ("install-opencode", "target/opencode/1.18.33/node_modules/opencode-linux-x64/bin/opencode"),
+    ("install-claude", "target/claude-code/2.1.325/node_modules/@anthropic-ai/claude-code-linux-x64/claude"),
+];
+
+/// A place with the scripts and nothing else.
+fn place() -> TempDir {
     let place = tempfile::tempdir().unwrap();
     fs::create_dir(place.path().join(".ci")).unwrap();
-    let script = place.path().join(".ci/install-opencode");
-    fs::copy(repository().join(".ci/install-opencode"), &script).unwrap();
-    let version = "1.18.33";
-    let home = place.path().join("target/opencode").join(version).join("node_modules/opencode-linux-x64/bin");
-    fs::create_dir_all(&home).unwrap();
-    fs::write(home.join("opencode"), "#!/bin/sh\necho mine\n").unwrap();
-    fs::set_permissions(home.join("opencode"), fs::Permissions::from_mode(0o755)).unwrap();
-    let output = Command::new("bash").arg(&script).arg(version).output().unwrap();
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && output.stdout.is_empty(), "{complaint}");
-    assert!(complaint.contains("its hash is"), "{complaint}");
+    for file in fs::read_dir(repository().join(".ci")).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), place.path().join(".ci").join(file.file_name())).unwrap();
+    }
+    place
+}
+
+fn write_executable(path: &Path, script: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, script).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_program_that_was_replaced_is_not_used() {
+    for (script, executable) in INSTALLED {
+        let place = place();
+        let executable = place.path().join(executable);
+        write_executable(&executable, "#!/bin/sh\necho mine\n");
+        let output = Command::new("bash").arg(place.path().join(".ci").join(script)).output().unwrap();
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{complaint}");
+        assert!(complaint.contains("its hash was"), "{complaint}");
+        assert!(!executable.exists(), "nothing finds it by its place: {complaint}");
+    }
+}
+
+#[test]
+fn a_program_that_cannot_be_had_is_skipped_unless_the_network_is_promised() {
+    for (script, _) in INSTALLED {
+        let place = place();
+        write_executable(&place.path().join("bin/npm"), "#!/bin/sh\nexit 1\n");
+        let path = format!("{}:{}", place.path().join("bin").display(), env::var("PATH").unwrap());
+        for (promised, status) in [(None, 77), (Some("1"), 1)] {
+            let mut command = Command::new("bash");
+            command.arg(place.path().join(".ci").join(script)).env("PATH", &path);
+            command.env_remove("REQUIRE_NETWORK").envs(promised.map(|it| ("REQUIRE_NETWORK", it)));
+            let output = command.output().unwrap();
+            let complaint = String::from_utf8_lossy(&output.stderr);
+            assert_eq!((output.status.code(), output.stdout.len()), (Some(status), 0), "{complaint}");
+            assert!(complaint.contains("cannot be had from the registry"), "{complaint}");
+        }
+    }
 }
 
 #[test]
