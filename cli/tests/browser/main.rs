@@ -427,16 +427,16 @@ async fn nobody_gets_in_without_the_token() {
 async fn a_person_sees_in_full_what_would_run_and_what_always_allows() {
     let Some(mut browser) = Browser::start().await else { return };
     let command = "touch a && \u{202e}rm -rf\u{200b} ~/\n  # the second line";
-    let tool = asking(command).asks("bash", "touch *");
-    let dashboard = Dashboard::start([("do it", Script::new([Step::tool(tool)]))]).await;
+    let dashboard = Dashboard::start([("do it", Script::new([Step::tool(asking(command))]))]).await;
     browser.open(&dashboard.entry).await;
     browser.wait(&is(1, "asks")).await;
     let card =
         |part: &str| format!("[...document.querySelectorAll('.request {part}')].map((it) => it.textContent)");
     let shown = browser.eval(&card(".command")).await;
     assert_eq!(shown, json!(["touch a && <U+202E>rm -rf<U+200B> ~/\n  # the second line"]));
-    // The pattern, and below the buttons what "always" grants.
-    assert_eq!(browser.eval(&card(".pattern")).await, json!(["touch *", "touch *"]));
+    // The patterns, and below the buttons what "always" grants.
+    let patterns = json!(["touch a", "<U+202E>rm -rf<U+200B> ~/", "touch *", "<U+202E>rm *"]);
+    assert_eq!(browser.eval(&card(".pattern")).await, patterns);
     let words = browser.eval("document.querySelector('.request').innerText").await;
     assert!(words.as_str().unwrap().contains("“Always” allows from now on, in all tasks:"), "{words}");
 }

@@ -18,7 +18,11 @@ impl Shared {
     pub(super) fn overflows(&self, tokens: &Value) -> bool {
         let count = |value: &Value| value.as_u64().unwrap_or(0);
         let total = match count(&tokens["total"]) {
-            0 => count(&tokens["input"]) + count(&tokens["output"]) + count(&tokens["cache"]["read"]),
+            0 => {
+                let cache = &tokens["cache"];
+                let read = count(&tokens["input"]) + count(&cache["read"]) + count(&cache["write"]);
+                read + count(&tokens["output"])
+            }
             total => total,
         };
         let room = self.options.context_limit.saturating_sub(self.options.output_limit);

@@ -83,6 +83,7 @@ impl ToolCall {
         };
         let decisions: Vec<Action> = patterns.iter().map(decision).collect();
         if decisions.contains(&Action::Deny) {
+            self.show_task();
             let relevant = rules.all().filter(|rule| rule.concerns(permission)).map(Rule::to_string);
             let relevant = relevant.collect::<Vec<_>>().join(",");
             return Err(Refusal::error(format!(
@@ -138,10 +139,7 @@ impl ToolCall {
     ) -> oneshot::Receiver<T> {
         info["tool"] = self.call_site();
         let reply = self.shared.ask(&self.session, kind, prefix, info, list);
-        // Others show as running from their start.
-        if self.tool.name == "task" {
-            self.put_part();
-        }
+        self.show_task();
         reply
     }
 }

@@ -20,7 +20,7 @@ impl ToolCall {
         let (description, agent) = (text("description"), text("subagent_type"));
         let in_background = args["background"] == true;
         if !self.shared.options.agents.contains(&agent) {
-            self.show_running(None, None);
+            self.show_task();
             return Err(Refusal::error(format!("Unknown agent type: {agent} is not a valid agent type")));
         }
         let child = self.child_session(&description, &agent, &text("task_id"));
@@ -61,7 +61,7 @@ impl ToolCall {
     pub(super) fn check_task(&self) -> Result<(), Refusal> {
         let problem = self.task_problem();
         if problem.is_some() {
-            self.put_part();
+            self.show_task();
         }
         problem.map_or(Ok(()), |problem| Err(Refusal::error(problem)))
     }

@@ -240,7 +240,7 @@ impl ToolCall {
                     self.show_output(&outcome.output);
                 }
             }
-            "task" if outcome.gate.is_some() || outcome.error.is_some() => self.put_part(),
+            "task" if outcome.gate.is_some() || outcome.error.is_some() => self.show_task(),
             _ => {}
         }
         if let Some(gate) = &outcome.gate {
@@ -338,7 +338,14 @@ impl ToolCall {
         json!({"messageID": self.part["messageID"], "callID": self.part["callID"]})
     }
 
-    pub(super) fn put_part(&self) {
+    /// Shows a task as running that has no session yet. Other tools show as running from their start.
+    pub(super) fn show_task(&self) {
+        if self.tool.name == "task" {
+            self.put_part();
+        }
+    }
+
+    fn put_part(&self) {
         self.shared.world().put_part(&self.part);
     }
 

@@ -53,7 +53,7 @@ pub(crate) fn all() -> Vec<(Setup, Vec<Scenario>)> {
             one_reject_settles_all old_reply_route denied_by_rule session_allows session_denies
             loop_rejected loop_rejected_with_message loop_allowed question_answered question_dismissed question_denied;
         permissions: what_tools_ask_for asks_without_rules rules_of_paths denied_edits one_tool_allowed
-            one_denied_command_denies_all plan_does_not_edit explorer_does_not_edit asks_for_a_task;
+            one_denied_command_denies_all plan_does_not_edit explorer_does_not_edit asks_for_a_task denied_task;
         streams: events_of_one_directory dispose_ends_stream config_change_disposes global_events heartbeat
             directory_spellings;
         life: delete_session delete_while_busy restart_while_streaming restart_while_tool_runs

@@ -189,6 +189,13 @@ pub(crate) async fn asks_for_a_task(stage: &mut Stage<'_>) {
     stage.idle(&session, 1).await;
 }
 
+pub(crate) async fn denied_task(stage: &mut Stage<'_>) {
+    let rules = [rule("task", "*", "allow"), rule("task", "gen*", "deny")];
+    let session = stage.session_with(json!({"permission": rules})).await;
+    let look = task("look", "general", [Step::text("never said")]);
+    stage.turn(&session, [Step::tool(look), Step::text("done")]).await;
+}
+
 /// Notes how the calls of a session ended.
 async fn note_tools(stage: &mut Stage<'_>, session: &str) {
     let messages = stage.get(&format!("/session/{session}/message")).await.json();
