@@ -53,6 +53,7 @@ on_every_agent! {
     what_was_refused_is_named_in_the_result
     a_request_is_on_the_desk_until_it_is_answered
     a_request_is_closed_for_readers_when_it_is_answered
+    a_request_is_closed_for_readers_when_its_turn_ends
     a_request_that_nobody_waits_for_holds_up_no_later_prompt
     an_abort_ends_the_turn_and_is_reported
     an_abort_of_all_sends_those_away_who_wait
@@ -70,18 +71,6 @@ on_every_agent! {
     a_session_is_one_handle_and_found_again
     a_session_is_saved_as_it_goes
     a_session_is_saved_once_its_store_is_back
-}
-
-#[tokio::test]
-async fn a_request_is_closed_when_its_turn_ends_on_memory() {
-    a_request_is_closed_for_readers_when_its_turn_ends(Memory::default()).await;
-}
-
-#[cfg(all(unix, feature = "claude", feature = "test-util"))]
-#[tokio::test]
-async fn a_request_is_closed_when_its_turn_ends_on_claude() {
-    let world = crate::neutral::claude::ClaudeWorld::new().await;
-    a_request_is_closed_for_readers_when_its_turn_ends(world).await;
 }
 
 fn say(words: &str) -> Play {
