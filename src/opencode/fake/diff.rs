@@ -67,5 +67,5 @@ fn header(file: &str, after_name: &str, before: &str, after: &str) -> String {
 }
 
 fn lines(sign: &str, text: &str) -> String {
-    text.lines().map(|line| format!("{sign}{line}\n")).collect()
+    text.lines().flat_map(|line| [sign, line, "\n"]).collect()
 }

@@ -33,7 +33,7 @@ impl Shared {
     pub(super) fn plan_step(&self, session: &str) -> Result<Planned, String> {
         loop {
             let prompt = match self.world().plan_step(session) {
-                Plan::Ready(planned) => return Ok(planned),
+                Plan::Ready(planned) => return Ok(*planned),
                 Plan::Unscripted(prompt) => prompt,
             };
             // Without the lock on the world, because the hook may use the fake.
@@ -57,7 +57,7 @@ fn said(panic: &(dyn Any + Send)) -> &str {
 
 /// What is known of the next step.
 enum Plan {
-    Ready(Planned),
+    Ready(Box<Planned>),
     /// The hook has to choose the script of this prompt first.
     Unscripted(Prompt),
 }
@@ -88,16 +88,16 @@ impl World {
                 }
             };
             if let Some(script) = script {
-                return Plan::Ready(Planned {
+                return Plan::Ready(Box::new(Planned {
                     step: pick_step(script, answers),
                     index: answers,
                     prompt: text_of(message),
-                });
+                }));
             }
         }
         let mut step = Step::text("Hello from the scripted model.");
         "thinking hard about it".clone_into(&mut step.reasoning);
-        Plan::Ready(Planned { step, index: 0, prompt: String::new() })
+        Plan::Ready(Box::new(Planned { step, index: 0, prompt: String::new() }))
     }
 
     /// Whether a step with a limited number of failures fails this time.

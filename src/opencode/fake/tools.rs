@@ -129,7 +129,7 @@ impl ToolCall {
             was_refused: false,
         };
         if let Some(problem) = self.problem() {
-            self.become_invalid(problem);
+            self.become_invalid(&problem);
         }
         let now = self.now();
         self.part["state"] = json!({"status": "running", "input": self.tool.args, "time": {"start": now}});
@@ -154,7 +154,7 @@ impl ToolCall {
 
     /// Tells the model of its mistake by a tool for that, which does nothing that the script says of the other. Without that tool, the call
     /// fails as it is.
-    fn become_invalid(&mut self, problem: String) {
+    fn become_invalid(&mut self, problem: &str) {
         self.tool.result = ToolOutcome::default();
         if self.is_denied("invalid") {
             self.tool.result.error = Some(self.unavailable("invalid"));

@@ -199,7 +199,7 @@ pub(crate) async fn denied_task(stage: &mut Stage<'_>) {
 /// Notes how the calls of a session ended.
 async fn note_tools(stage: &mut Stage<'_>, session: &str) {
     let messages = stage.get(&format!("/session/{session}/message")).await.json();
-    let parts = messages.as_array().into_iter().flatten().flat_map(|message| message["parts"].as_array());
+    let parts = messages.as_array().into_iter().flatten().filter_map(|message| message["parts"].as_array());
     let tools: Vec<Value> = parts
         .flatten()
         .filter(|part| part["type"] == "tool")
