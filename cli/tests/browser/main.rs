@@ -125,7 +125,7 @@ async fn permissions_are_granted_and_denied() {
 #[tokio::test]
 async fn always_answers_for_what_it_covers() {
     let Some(mut browser) = Browser::start().await else { return };
-    let step = Step::tools([asking("git add"), asking("git commit")]);
+    let step = Step::tools([asking("git add a"), asking("git add b")]);
     let dashboard = Dashboard::start([("commit", Script::new([step, halting("Done.", "end")]))]).await;
     browser.open(&dashboard.entry).await;
     browser.wait("document.querySelectorAll('.request').length === 2").await;
