@@ -71,7 +71,7 @@ async fn every_error_of_a_prompt_comes_as_the_page_on_testing_says() {
     note("Invalid", error_of(&stage.manager, PromptInput::new(stage.session.clone(), " ")).await);
     note("Attachment", error_of(&stage.manager, input().file("/not/there", "text/plain")).await);
     note("Session", error_of(&stage.manager, PromptInput::new("ses_unknown", "hello")).await);
-    note("GivenUp", error_of(&stage.manager, input().on_message(|_| panic!("a bug of the caller"))).await);
+    note("Panicked", error_of(&stage.manager, input().on_message(|_| panic!("a bug of the caller"))).await);
     note("Interrupted", soon(stage.manager.resume(stage.session.clone(), "msg_unknown")).await.unwrap_err());
     stage.manager.shutdown().await;
     note("ShutDown", error_of(&stage.manager, input()).await);
@@ -104,6 +104,13 @@ async fn every_error_of_a_prompt_comes_as_the_page_on_testing_says() {
     soon(stage.fake.wait_at("gate")).await;
     soon(stage.manager.abort(&stage.session)).await.unwrap();
     note("Aborted", soon(running).await.unwrap_err());
+
+    let stage = Stage::new().await;
+    stage.fake.hold(Moment::BeforeStore, "gate");
+    let running = stage.start(&texts("never"));
+    soon(stage.fake.wait_at("gate")).await;
+    soon(stage.manager.client().unwrap().shutdown()).await;
+    note("GivenUp", soon(running).await.unwrap_err());
 
     let stage = Stage::of(quick()).await;
     let memory = MemoryStore::default();
