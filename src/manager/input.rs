@@ -219,7 +219,8 @@ impl PromptInput {
         wait(options: WaitOptions) { wait = Some(options) }
         /// Sets the id of the message that the prompt becomes; default one that the agent makes.
         ///
-        /// For callers who keep prompts in a store of their own: the same prompt under the same id runs once.
+        /// For callers who keep prompts in a store of their own: the same prompt under the same id runs once. `OpenCode` before 1.18.16 takes ids for
+        /// the order of messages, and only those that it or the manager made are in it.
         message_id(id: impl Into<MessageId>) { message_id = Some(id.into()) }
         /// Sets what happens if the session has a prompt in flight; default it waits for its turn.
         when_busy(when_busy: WhenBusy) { when_busy = when_busy }
