@@ -5,9 +5,10 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::sleep};
 
 use super::git::{self, Git, GitError};
 use crate::lock::lock;
@@ -23,7 +24,11 @@ pub(super) struct Entry {
     pub(super) lock: Option<String>,
 }
 
-/// One change at a time to a repository's list of worktrees: git fails when it finds an entry that is half made.
+/// How often a repository is asked for its worktrees when it cannot say, and the pause in between.
+const ATTEMPTS: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// One change of a repository's list of worktrees, or look at it, at a time: git fails when it finds an entry that is half made.
 pub(super) fn changes(common_dir: &Path) -> Arc<Semaphore> {
     static CHANGES: Mutex<BTreeMap<PathBuf, Arc<Semaphore>>> = Mutex::new(BTreeMap::new());
     let mut changes = lock(&CHANGES);
@@ -33,7 +38,7 @@ pub(super) fn changes(common_dir: &Path) -> Arc<Semaphore> {
 /// The worktrees of a repository that have an absolute path. A git that does not know relative ones gives them as they are written,
 /// and where they lead is then unknown.
 pub(super) async fn listed(common_dir: &Path) -> Result<Vec<Entry>, GitError> {
-    let told = Git::of(common_dir).bytes(["worktree", "list", "--porcelain", "-z"]).await?;
+    let told = list(common_dir).await?;
     let mut found: Vec<Entry> = Vec::new();
     for line in told.split(|byte| *byte == 0) {
         let (word, rest) = match line.iter().position(|byte| *byte == b' ') {
@@ -48,6 +53,21 @@ pub(super) async fn listed(common_dir: &Path) -> Result<Vec<Entry>, GitError> {
     }
     found.retain(|entry| entry.path.is_absolute());
     Ok(found)
+}
+
+/// What git lists. Another process may be making a worktree, which takes milliseconds.
+async fn list(common_dir: &Path) -> Result<Vec<u8>, GitError> {
+    let (git, changes) = (Git::of(common_dir), changes(common_dir));
+    let mut attempt = 1;
+    loop {
+        let change = changes.acquire().await;
+        match git.bytes(["worktree", "list", "--porcelain", "-z"]).await {
+            Err(GitError::Refused(_)) if attempt < ATTEMPTS => attempt += 1,
+            told => return told,
+        }
+        drop(change);
+        sleep(PAUSE).await;
+    }
 }
 
 /// The path of the worktree that a git directory belongs to, as git would list it.

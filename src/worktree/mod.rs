@@ -242,6 +242,7 @@ impl Worktree {
     pub async fn keep_commits(&self, branch: &str) -> Result<(), WorktreeError> {
         let failed = |source| WorktreeError::Git { what: "keep the commits of a worktree", source };
         let (own, shared) = (Git::of(&self.git_dir), Git::of(&self.common_dir));
+        let changes = changes(&self.common_dir);
         let mut number = 1;
         loop {
             let commits = self.commits().await.map_err(failed)?;
@@ -251,6 +252,8 @@ impl Worktree {
             let is_head = commits.iter().any(|commit| commit == head.trim());
             let tip = if is_head { head.trim() } else { newest.as_str() };
             let name = if number == 1 { branch.to_owned() } else { format!("{branch}-{number}") };
+            // Git looks whether a worktree has such a branch.
+            let _change = changes.acquire().await;
             shared.run(["branch", "--no-track", "--", &name, tip]).await.map_err(failed)?;
             number += 1;
         }

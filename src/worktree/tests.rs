@@ -79,7 +79,12 @@ async fn worktrees_are_made_and_removed_side_by_side() {
     let worktrees = place.worktrees().await;
     let work = |n: usize| {
         let (worktrees, path) = (&worktrees, place.root.path().join(n.to_string()));
-        async move { worktrees.make(path).await?.remove(IgnoredFiles::Keep).await }
+        async move {
+            let worktree = worktrees.make(path).await?;
+            worktrees.list().await?;
+            worktree.keep_commits(&n.to_string()).await?;
+            worktree.remove(IgnoredFiles::Keep).await
+        }
     };
     for ended in futures_util::future::join_all((0..24).map(work)).await {
         ended.unwrap();
