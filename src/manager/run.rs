@@ -539,13 +539,16 @@ impl Run<'_> {
             turn.record(Phase::Prepared).await?;
             turn.record(from).await
         };
-        // A store may take its time, and nothing was sent yet.
+        // A store may take its time, and nothing was sent yet. One that is only given up is recorded nevertheless: under an id of its own it may be sent
+        // again.
+        let aborted = async {
+            if turn.stop_requested().await != StopRequest::Abort {
+                future::pending::<()>().await;
+            }
+        };
         let recorded = tokio::select! {
             biased;
-            stop = turn.stop_requested() => return Err(match stop {
-                StopRequest::Abort => self.aborted(),
-                StopRequest::GiveUp => self.inner.given_up(&session.id, Delivery::NotSent),
-            }),
+            () = aborted => return Err(self.aborted()),
             recorded = record => recorded,
         };
         let (session, task) = self.names();

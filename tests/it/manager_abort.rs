@@ -7,15 +7,13 @@ use opencode_conductor::{
     test_util::{FakeOpenCode, Fault, Flavour, Moment, ProviderError, Route, Script, Step},
 };
 
-use super::{
-    manager_logs::Sink,
-    support::{
-        secrets::{self, PASSWORD},
-        soon,
-        stage::{
-            Stage, WORKTREE, bash, client, create, feed, gated_text, gated_tool, ms, quick, task, texts,
-            waits, with,
-        },
+use super::support::{
+    secrets::{self, PASSWORD},
+    sink::Sink,
+    soon,
+    stage::{
+        Stage, WORKTREE, bash, client, create, feed, gated_text, gated_tool, ms, quick, task, texts, waits,
+        with,
     },
 };
 

@@ -1,30 +1,17 @@
 //! What a person on call reads: one line for each turn, with its task and session in the span and nowhere else.
 
-use std::{
-    io::Write,
-    sync::{Arc, Mutex},
-};
-
 use opencode_conductor::{
     ManagerBuilder, PromptError, PromptInput,
     test_util::{Fault, Route, Script, Step},
 };
-use tracing_subscriber::fmt::MakeWriter;
 
 use crate::support::{
+    sink::Sink,
     soon,
     stage::{Stage, ms, quick, texts, waits},
 };
 
-/// Collects what is logged.
-#[derive(Clone, Default)]
-pub(crate) struct Sink(Arc<Mutex<Vec<u8>>>);
-
 impl Sink {
-    pub(crate) fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-
     /// The lines with these words, as `LEVEL prompt{…}: fields`, with figures that differ from run to run as `_`.
     fn lines(&self, words: &str) -> Vec<String> {
         let text = self.text();
@@ -36,25 +23,6 @@ impl Sink {
     fn names_once(&self, id: &str) {
         let twice = self.lines(" prompt{").into_iter().find(|line| line.matches(id).count() > 1);
         assert_eq!(twice, None);
-    }
-}
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Sink {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
     }
 }
 

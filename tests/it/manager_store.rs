@@ -470,6 +470,38 @@ async fn an_abort_does_not_wait_for_the_store() {
     assert_eq!(fake.request_count(Route::PromptAsync), 0);
 }
 
+/// Who sends prompts under ids of its own may drop one at any time and send it again.
+#[tokio::test]
+async fn a_prompt_that_is_dropped_while_it_is_recorded_can_be_sent_again() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    let (asked, go_on) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
+    let (told, waits) = (Arc::clone(&asked), Arc::clone(&go_on));
+    let is_first = AtomicBool::new(true);
+    let memory = MemoryStore::default();
+    let store = TappedStore::new(Arc::new(memory.another_handle()), move |call, effect| {
+        let is_held = call == StoreCall::PutTurn(Phase::Prepared) && effect == Effect::Before;
+        if !is_held || !is_first.swap(false, SeqCst) {
+            return Box::pin(std::future::ready(Ok(())));
+        }
+        told.notify_one();
+        let waits = Arc::clone(&waits);
+        Box::pin(async move {
+            waits.notified().await;
+            Ok(())
+        })
+    });
+    let manager = builder(&fake, Arc::new(store)).build();
+    let session = create(&manager, "task").await;
+    let prompt = || input(&session, &texts("at last")).message_id("msg_own");
+    let running = manager.prompt(prompt()).start();
+    soon(asked.notified()).await;
+    drop(running);
+    go_on.notify_one();
+    let result = soon(manager.prompt(prompt()).into_future()).await.unwrap();
+    assert_eq!(result.answer().as_deref(), Some("at last"));
+    assert_eq!(fake.prompts_run(session.as_str()), ["msg_own"]);
+}
+
 #[tokio::test]
 async fn a_restore_leaves_alone_what_runs_here_or_elsewhere() {
     let fake = FakeOpenCode::start_with(quick()).await.unwrap();

@@ -13,9 +13,8 @@ use tempfile::TempDir;
 use wiremock::MockServer;
 
 use crate::{
-    manager_logs::Sink,
     server_fake::{SERVE, all_dead, fake, healthy, is_alive, pids},
-    support::{live::LiveServer, real::Rig, soon},
+    support::{live::LiveServer, real::Rig, sink::Sink, soon},
 };
 
 /// Servers that write their names down when they start. `bad` does not start.

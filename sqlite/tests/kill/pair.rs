@@ -144,7 +144,11 @@ async fn judge(
             meta.task_id.as_ref().unwrap().as_str().strip_prefix("task-").unwrap().parse().unwrap();
         let record = store.claim_turn(&meta.session_id, &message_of(task)).await.unwrap();
         finished += usize::from(record.is_some_and(|record| !record.is_open()));
-        ran_once += usize::from(runs(fake, &meta.session_id) == [message_of(task).to_string()]);
+        let ran = runs(fake, &meta.session_id);
+        if ran != [message_of(task).to_string()] {
+            println!("    task {task} ran as {ran:?}, and said {:?}", reports.get(&task));
+        }
+        ran_once += usize::from(ran == [message_of(task).to_string()]);
     }
     let wrong = reports
         .iter()

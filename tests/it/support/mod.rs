@@ -4,6 +4,7 @@ pub(crate) mod live;
 pub(crate) mod mock;
 pub(crate) mod real;
 pub(crate) mod secrets;
+pub(crate) mod sink;
 #[cfg(feature = "test-util")]
 pub(crate) mod stage;
 
