@@ -16,6 +16,9 @@ use wiremock::{
 
 use crate::support::{live::LiveServer, secrets, soon};
 
+/// Where no server is: a port that was free a moment ago may be another test's by now, and this one is given to none.
+const NOBODY: &str = "http://127.0.0.1:1";
+
 fn directory(path: &str) -> Directory {
     Directory::new(path).unwrap()
 }
@@ -290,15 +293,13 @@ async fn a_check_says_what_is_wrong() {
         let (_, error) = checked(other.clone(), other).await.unwrap_err();
         assert!(matches!(error, CheckError::NotOpenCode { .. }), "{error:?}");
     }
-    // A port that was free a moment ago.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let error = secrets::connect(&format!("http://127.0.0.1:{port}")).check().await.unwrap_err();
+    let error = secrets::connect(NOBODY).check().await.unwrap_err();
     assert!(matches!(error, CheckError::Unreachable { .. }), "{error:?}");
     assert!(error.is_retryable());
-    let expected = format!(
-        "cannot reach a server at http://127.0.0.1:{port}/: does `opencode serve` run there, and is the address right?"
+    assert_eq!(
+        error.to_string(),
+        "cannot reach a server at http://127.0.0.1:1/: does `opencode serve` run there, and is the address right?"
     );
-    assert_eq!(error.to_string(), expected);
     assert_eq!(
         error.source().unwrap().to_string(),
         "cannot read the server's health: cannot connect to the server"
@@ -474,11 +475,7 @@ async fn it_is_known_whether_a_prompt_may_have_arrived() {
         let (result, ()) = tokio::join!(soon(client.prompt_async(&id, &prompt)), serve.serve());
         result.unwrap_err()
     };
-    let nobody = {
-        let server = LiveServer::start().await;
-        server.url()
-    };
-    let error = submit(&nobody, &Nothing).await;
+    let error = submit(NOBODY, &Nothing).await;
     assert_eq!((error.delivery(), error.is_retryable()), (Delivery::NotSent, true));
     assert!(matches!(error.kind(), ApiErrorKind::Connect(_)) && error.source().is_some(), "{error:?}");
 

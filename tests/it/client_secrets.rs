@@ -108,8 +108,9 @@ async fn the_password_is_never_shown() {
         shown.debug(&soon(subscription.next()).await);
     }
     shown.debug(&subscription);
-    drop(live);
-    shown.error(&client.health().await.unwrap_err());
+    // Where no server is.
+    let nobody = OpenCodeClient::builder("http://127.0.0.1:1").basic_auth("opencode", PASSWORD);
+    shown.error(&nobody.read_attempts(1).build().unwrap().health().await.unwrap_err());
 
     // Addresses that hold it.
     for url in [
