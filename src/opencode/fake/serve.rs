@@ -43,6 +43,21 @@ impl Call {
     }
 }
 
+/// Refuses connections once it is dropped, also while a child process has a copy of the socket: one that was just forked, and has not begun
+/// its program yet, has copies of all of them, and connections to it would be taken and broken instead of refused.
+#[derive(Debug)]
+struct Listening(TcpListener);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        #[cfg(unix)]
+        if let Ok(copy) = std::os::fd::AsFd::as_fd(&self.0).try_clone_to_owned() {
+            // Where a socket that listens cannot be shut down, it is closed at least.
+            drop(std::net::TcpStream::from(copy).shutdown(std::net::Shutdown::Both));
+        }
+    }
+}
+
 /// The connection breaks instead of an answer.
 #[derive(Debug)]
 struct Dropped;
@@ -58,10 +73,10 @@ impl std::error::Error for Dropped {}
 impl Shared {
     /// Accepts connections for as long as this life lasts.
     pub(super) fn serve(self: &Arc<Self>, listener: TcpListener) {
-        let shared = Arc::clone(self);
+        let (shared, listening) = (Arc::clone(self), Listening(listener));
         self.spawn(async move {
             loop {
-                if let Ok((socket, _)) = listener.accept().await {
+                if let Ok((socket, _)) = listening.0.accept().await {
                     shared.connect(socket);
                 }
             }
@@ -217,5 +232,22 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         self.0.recorder.change(|log| log.open_connections -= 1);
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn nobody_listens_any_more_although_a_child_has_the_socket() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let _of_a_child = std::os::fd::AsFd::as_fd(&listener).try_clone_to_owned().unwrap();
+        let listening = Listening(listener);
+        TcpStream::connect(address).await.unwrap();
+        drop(listening);
+        let refused = TcpStream::connect(address).await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     }
 }
