@@ -77,10 +77,31 @@ fn lock_path(database: &Path, id: &str) -> PathBuf {
 
 fn is_locked(path: &Path) -> bool {
     match File::open(path) {
-        Ok(file) => match file.try_lock() {
+        // A shared lock, which is in nobody's way: a child that is forked meanwhile keeps it until it runs its program.
+        Ok(file) => match file.try_lock_shared() {
             Ok(()) => false,
             Err(TryLockError::WouldBlock | TryLockError::Error(_)) => true,
         },
         Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{process::Command, thread};
+
+    use super::*;
+
+    #[test]
+    fn nobody_is_taken_for_alive_because_a_program_is_being_started() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        File::create(&path).unwrap();
+        thread::scope(|scope| {
+            let starting = scope.spawn(|| (0..50).for_each(|_| drop(Command::new("true").status().unwrap())));
+            while !starting.is_finished() {
+                assert!(!is_locked(&path));
+            }
+        });
     }
 }
