@@ -86,6 +86,14 @@ impl Claim {
     }
 }
 
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // Closing the file would not do: a child that was just forked has it open, too, until it runs its program.
+        #[cfg(unix)]
+        let _unlocked = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock);
+    }
+}
+
 /// Whether a process of this session still runs.
 pub(super) fn is_running(process: u32, session: &SessionId) -> bool {
     // The number may have been given to another process since, which does not have the session on its command line. One that has
@@ -146,6 +154,16 @@ mod tests {
         assert!(!Claim::is_free(&path, &session), "it is held");
         drop(next);
         assert!(Claim::is_free(&path, &session), "process 7 is none of the session's");
+    }
+
+    #[test]
+    fn a_session_is_let_go_at_once_although_a_child_has_the_file_open() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("s.lock");
+        let claim = Claim::try_take(&path).unwrap().unwrap();
+        let _of_a_child = claim.file.try_clone().unwrap();
+        drop(claim);
+        assert!(Claim::is_free(&path, &"s".into()));
     }
 
     #[test]
