@@ -293,7 +293,8 @@ fn free_port() -> u16 {
     let start = u16::try_from(std::process::id() * 97 % u32::from(n_ports)).expect("a remainder");
     (0..n_ports)
         .map(|_| FIRST_PORT + (start + N_TAKEN.fetch_add(1, Ordering::Relaxed)) % n_ports)
-        .find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        // Not by listening there: a child that is forked meanwhile would listen on for a moment.
+        .find(|port| std::net::TcpStream::connect(("127.0.0.1", *port)).is_err())
         .expect("a free port")
 }
 

@@ -194,13 +194,6 @@ impl FakeClaude {
     }
 }
 
-impl Drop for FakeClaude {
-    fn drop(&mut self) {
-        // It may not be removable while a process still writes to it.
-        drop(fs::remove_dir_all(&self.world.home));
-    }
-}
-
 impl fmt::Debug for FakeClaude {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FakeClaude").field("home", &self.world.home).finish_non_exhaustive()
@@ -213,14 +206,14 @@ async fn accept(world: Arc<World>, listener: TcpListener, end: CancellationToken
     while let Ok((connection, _)) = listener.accept().await {
         let (world, halves, end) = (Arc::clone(&world), Arc::clone(&halves), end.clone());
         world.tasks.clone().spawn(async move {
-            let Ok(half) = Half::accept(connection).await else { return };
-            let whole = lock(&halves).join(half);
-            if let Some((called, output, reader)) = whole {
-                tokio::select! {
-                    () = end.cancelled() => {}
-                    () = FakeProcess::run(world, called, output, reader) => {}
+            let run = async {
+                let Ok(half) = Half::accept(connection).await else { return };
+                let whole = lock(&halves).join(half);
+                if let Some((called, output, reader)) = whole {
+                    FakeProcess::run(world, called, output, reader).await;
                 }
-            }
+            };
+            tokio::select! { () = end.cancelled() => {}, () = run => {} }
         });
     }
 }
@@ -242,6 +235,14 @@ impl Halves {
         }
         let (output, reader) = self.outputs.remove(&process)?;
         Some((self.inputs.remove(&process)?, output, reader))
+    }
+}
+
+/// Once no process of the fake writes any more.
+impl Drop for World {
+    fn drop(&mut self) {
+        // What cannot be removed is left to whoever cleans up after tests.
+        drop(fs::remove_dir_all(&self.home));
     }
 }
 
@@ -301,12 +302,12 @@ impl World {
         }
     }
 
-    fn append(path: &Path, text: &str) {
+    fn append(&self, path: &Path, text: &str) {
         let open = || {
-            fs::create_dir_all(path.parent().unwrap_or(path))?;
+            fs::create_dir_all(path.parent().unwrap_or(&self.home))?;
             fs::OpenOptions::new().append(true).create(true).open(path)
         };
-        // The fake may have been dropped.
+        // Whoever reads the file misses what could not be written.
         if let Ok(mut file) = open() {
             drop(file.write_all(text.as_bytes()));
         }
@@ -316,7 +317,7 @@ impl World {
         let path =
             self.transcript(&process.session, &process.directory, Some(agent)).with_extension("meta.json");
         let meta = json!({"toolUseId": call, "agentType": "general-purpose", "spawnDepth": 1});
-        Self::append(&path, &meta.to_string());
+        self.append(&path, &meta.to_string());
     }
 
     /// The lines of a session's main thread.

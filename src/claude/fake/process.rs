@@ -10,8 +10,8 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
 use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt},
-    net::tcp::OwnedWriteHalf,
+    io::{AsyncBufReadExt, AsyncWriteExt, Interest},
+    net::{tcp::OwnedWriteHalf, unix::pipe},
     sync::{Notify, mpsc, watch},
     time::{Instant, sleep, sleep_until},
 };
@@ -69,7 +69,7 @@ impl FakeProcess {
         let resumed = value("--resume");
         let session = resumed.clone().or_else(|| value("--session-id")).unwrap_or_else(uuid);
         let (lagging, late) = mpsc::unbounded_channel();
-        world.tasks.spawn(write_late(late));
+        world.tasks.spawn(write_late(Arc::clone(&world), late));
         let cost = Mutex::new(world.cost(&session, &directory));
         let process = Arc::new(Self {
             world,
@@ -159,7 +159,7 @@ impl FakeProcess {
         let lines: Vec<String> = lines.iter().map(Value::to_string).collect();
         let text = lines.join("\n") + "\n";
         match lag {
-            None => World::append(&path, &text),
+            None => self.world.append(&path, &text),
             Some(lag) => drop(self.lagging.send((Instant::now() + lag, path, text))),
         }
     }
@@ -235,7 +235,7 @@ impl FakeProcess {
                 ClaudeFault::Exit(status, stderr) => {
                     return Err(Halt::End(End::Exit(status, stderr)));
                 }
-                ClaudeFault::CloseInput => self.close_input().await,
+                ClaudeFault::CloseInput => close_input(self.reader).await,
                 ClaudeFault::Slow(pause) => sleep(pause).await,
                 ClaudeFault::Lag(lag) => {
                     *lock(&self.lag) = Some(lag);
@@ -245,33 +245,36 @@ impl FakeProcess {
         Ok(())
     }
 
-    /// Closes standard input: whatever was written to it and not read is lost, and nothing can be written any more.
-    async fn close_input(&self) {
-        let Some(reader) = pid(self.reader) else { return };
-        let _ended = kill_process(reader, Signal::KILL);
-        // Until it is gone it holds the pipe open.
-        while test_kill_process(reader).is_ok() {
-            sleep(Duration::from_millis(1)).await;
-        }
-    }
-
     /// Closes standard input if it is to be closed at this moment: before a request whose answer must not be read.
     pub(super) async fn close_input_at(&self, moment: ClaudeMoment) {
         if self.world.take_fault(moment, &ClaudeFault::CloseInput) {
-            self.close_input().await;
+            close_input(self.reader).await;
         }
     }
 }
 
-fn pid(id: u32) -> Option<Pid> {
-    Pid::from_raw(i32::try_from(id).ok()?)
+/// Closes standard input: whatever was written to it and not read is lost, and nothing can be written any more.
+async fn close_input(reader: u32) {
+    let Some(pid) = i32::try_from(reader).ok().and_then(Pid::from_raw) else { return };
+    // Children that were forked while the pipe was made have it until they run their program. Its other end knows when the last is gone.
+    let other_end = pipe::OpenOptions::new().open_sender(format!("/proc/{reader}/fd/5"));
+    let _ended = kill_process(pid, Signal::KILL);
+    match other_end {
+        Ok(other_end) => drop(other_end.ready(Interest::ERROR).await),
+        // There is no /proc, or the reader has ended before.
+        Err(_) => {
+            while test_kill_process(pid).is_ok() {
+                sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
 }
 
 /// Writes what lags, in order and when it is due; what is due after the end of the process, too.
-async fn write_late(mut late: mpsc::UnboundedReceiver<(Instant, PathBuf, String)>) {
+async fn write_late(world: Arc<World>, mut late: mpsc::UnboundedReceiver<(Instant, PathBuf, String)>) {
     while let Some((due, path, text)) = late.recv().await {
         sleep_until(due).await;
-        World::append(&path, &text);
+        world.append(&path, &text);
     }
 }
 
@@ -283,4 +286,43 @@ async fn print(mut output: OwnedWriteHalf, mut lines: mpsc::UnboundedReceiver<Ve
         }
     }
     drop(output.shutdown().await);
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::{
+        cell::Cell,
+        io::{ErrorKind, Write},
+        process::Stdio,
+    };
+
+    use tokio::{io::BufReader, process::Command};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn input_is_closed_once_no_child_has_it_any_more() {
+        let (read, mut write) = std::io::pipe().unwrap();
+        let of_a_child = read.try_clone().unwrap();
+        let mut command = Command::new("bash");
+        command.args(["-c", "exec 5<&0; echo ready; read -r line <&5"]).stdin(read).stdout(Stdio::piped());
+        let mut reader = command.spawn().unwrap();
+        drop(command);
+        let id = reader.id().unwrap();
+        BufReader::new(reader.stdout.take().unwrap()).read_line(&mut String::new()).await.unwrap();
+        let is_last_gone = Cell::new(false);
+        let last = async {
+            reader.wait().await.unwrap();
+            // Time for whoever takes the reader for the last.
+            sleep(Duration::from_millis(50)).await;
+            is_last_gone.set(true);
+            drop(of_a_child);
+        };
+        let closing = async {
+            close_input(id).await;
+            assert!(is_last_gone.get(), "a child still has it");
+        };
+        tokio::join!(last, closing);
+        assert_eq!(write.write_all(b"lost").unwrap_err().kind(), ErrorKind::BrokenPipe);
+    }
 }
