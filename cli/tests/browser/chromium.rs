@@ -5,8 +5,9 @@ use std::{
     ffi::OsStr,
     io::Write,
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{self, Stdio},
     sync::Once,
+    thread,
     time::Duration,
 };
 
@@ -40,7 +41,7 @@ const FLAGS: [&str; 12] = [
 
 /// A browser with one page; dropping it ends it.
 pub(crate) struct Browser {
-    _process: Child,
+    process: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     page: String,
@@ -67,6 +68,24 @@ pub(crate) fn find() -> Option<PathBuf> {
     found
 }
 
+/// Ends all processes of the browser: they write to its profile for as long as they are there.
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let Some(group) = self.process.id().map(|id| format!("-{id}")) else { return };
+        let signal = |signal| {
+            let mut kill = process::Command::new("kill");
+            kill.args([signal, "--", &group]).stderr(Stdio::null()).status().is_ok_and(|it| it.success())
+        };
+        signal("-KILL");
+        for _ in 0..1000 {
+            if !matches!(self.process.try_wait(), Ok(None)) && !signal("-0") {
+                return;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
 impl Browser {
     pub(crate) async fn start() -> Option<Self> {
         let executable = find()?;
@@ -80,16 +99,17 @@ impl Browser {
             .arg(profile_flag)
             .args(FLAGS)
             .env("HOME", profile.path())
+            .env("TMPDIR", profile.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            .kill_on_drop(true)
+            .process_group(0)
             .spawn()
             .unwrap();
         let input = process.stdin.take().unwrap();
         let output = BufReader::new(process.stdout.take().unwrap());
         let mut browser = Self {
-            _process: process,
+            process,
             input,
             output,
             page: String::new(),
