@@ -50,7 +50,13 @@ impl Registry {
                 continue;
             }
             if let Some(task) = &meta.task_id {
-                self.tasks.entry(task.clone()).or_insert_with(|| meta.session_id.clone());
+                let known = self.tasks.get(task).filter(|known| **known != meta.session_id).cloned();
+                if known.as_ref().is_some_and(|known| self.sessions.contains_key(known)) {
+                    continue;
+                }
+                // Another process may have replaced it.
+                self.tasks.insert(task.clone(), meta.session_id.clone());
+                known.and_then(|replaced| self.stored.remove(&replaced));
             }
             self.stored.insert(meta.session_id.clone(), meta);
         }
@@ -77,7 +83,9 @@ impl Registry {
 
     /// Adds a session, or returns the one that is there already. A session that a task had before is forgotten.
     pub(super) fn add(&mut self, session: Session) -> Arc<Session> {
-        if let Some(stored) = self.stored.remove(&session.id) {
+        if let Some(mut stored) = self.stored.remove(&session.id) {
+            // The task may have got another session since.
+            stored.task_id.take_if(|task| self.tasks.get(task).is_some_and(|known| *known != session.id));
             session.change_meta(|meta| {
                 meta.task_id = meta.task_id.take().or(stored.task_id);
                 meta.project_id = meta.project_id.take().or(stored.project_id);
@@ -90,6 +98,7 @@ impl Registry {
             && let Some(replaced) = self.tasks.insert(task, session.id.clone())
             && replaced != session.id
         {
+            self.stored.remove(&replaced);
             self.remove(&replaced);
         }
         let forgotten = self.forgotten.remove(&session.id).and_then(|forgotten| forgotten.upgrade());
@@ -202,6 +211,23 @@ mod tests {
         registry.add(session("ses_1", None));
         registry.add(session("ses_1", Some("task")));
         assert_eq!(registry.task(&TaskId::from("task")), Some(&SessionId::from("ses_1")));
+    }
+
+    #[test]
+    fn what_was_replaced_after_a_restart_does_not_get_its_task_back() {
+        let mut registry = Registry::default();
+        let (task, new) = (TaskId::from("task"), SessionId::from("ses_new"));
+        registry.restore(vec![session("ses_old", Some("task")).meta()]);
+        registry.add(session("ses_new", Some("task")));
+        assert_eq!(registry.all().len(), 1);
+        registry.add(session("ses_old", None));
+        assert_eq!(registry.task(&task), Some(&new));
+        assert!(registry.session(&new).is_some());
+        // The new one was made by another process.
+        let mut elsewhere = Registry::default();
+        elsewhere.restore(vec![session("ses_old", Some("task")).meta()]);
+        elsewhere.restore(vec![session("ses_new", Some("task")).meta()]);
+        assert_eq!((elsewhere.task(&task), elsewhere.all().len()), (Some(&new), 1));
     }
 
     #[test]
