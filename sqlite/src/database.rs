@@ -111,7 +111,8 @@ impl Database {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let version = check_version(&transaction)?;
         schema::migrate(&transaction, version)?;
-        let owner = Owner::new(path)?;
+        // Whatever name the file was given by: handles look for each other beside it.
+        let owner = Owner::new(&path.canonicalize()?)?;
         owner.sweep()?;
         let (keep_finished, keep_saved) = (options.keep_finished, options.keep_saved);
         prune(&transaction, keep_finished)?;

@@ -218,6 +218,21 @@ async fn turns_that_have_been_over_for_long_are_removed() {
     assert_eq!(store.claim_turns().await.unwrap(), [open], "what is open stays, however old");
 }
 
+#[tokio::test]
+#[cfg(unix)]
+async fn a_living_owner_is_known_by_whatever_name_the_file_is_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, elsewhere) = (directory.path().join("db"), directory.path().join("elsewhere"));
+    let store = SqliteStore::open(&path).await.unwrap();
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::os::unix::fs::symlink(&path, elsewhere.join("link")).unwrap();
+    store.put_turn(&turn("ses_1", "msg_1", String::new())).await.unwrap();
+    for name in [elsewhere.join("link"), elsewhere.join("../db")] {
+        let other = SqliteStore::open(&name).await.unwrap();
+        assert_eq!(other.claim_turns().await.unwrap(), [], "{}", name.display());
+    }
+}
+
 fn saved(session: &str, n_bytes: usize) -> SavedSessionData {
     let mut data = SavedSessionData::new(SessionListData::new(session.into(), Architecture::OpenCode));
     data.refresh(CombinedTranscript::new("x".repeat(n_bytes)));
