@@ -156,6 +156,7 @@ async fn prompt(State(it): S, Path((task, name)): Prompt, text: String) -> Answe
     if text.trim().is_empty() {
         return Err(refusal(StatusCode::UNPROCESSABLE_ENTITY, "the prompt must not be empty"));
     }
+    drop(it.restore().await); // What is open goes on first.
     let message = message_id(&session, &name);
     let mut prompts = lock(&it.prompts);
     // What was not run is tried again, and in no case run twice.
