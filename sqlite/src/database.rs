@@ -272,6 +272,16 @@ impl Database {
         })
     }
 
+    pub(crate) fn remove_turn(&mut self, session: &SessionId, message: &MessageId) -> Result<(), Failure> {
+        self.write(|transaction, owner| {
+            transaction.execute(
+                "DELETE FROM turns WHERE session = ? AND message = ? AND is_open AND owner = ?",
+                [session.as_str(), message.as_str(), owner.id()],
+            )?;
+            Ok(())
+        })
+    }
+
     pub(crate) fn claim_turn(
         &mut self,
         session: &SessionId,

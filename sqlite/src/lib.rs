@@ -170,6 +170,16 @@ impl Store for SqliteStore {
         self.call(attempt, move |database| database.put_turn(&record))
     }
 
+    fn remove_turn<'a>(
+        &'a self,
+        session: &'a SessionId,
+        message: &'a MessageId,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        let (session, message) = (session.clone(), message.clone());
+        let attempt = format!("forgetting the turn of {message} in session {session}");
+        self.call(attempt, move |database| database.remove_turn(&session, &message))
+    }
+
     fn claim_turn<'a>(
         &'a self,
         session: &'a SessionId,

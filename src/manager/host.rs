@@ -9,6 +9,7 @@ use std::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicUsize, Ordering},
     },
+    thread,
 };
 
 use futures_util::future::{AbortHandle, abortable};
@@ -182,6 +183,22 @@ impl<'a> TurnState<'a> {
         recorded.written = recorded.written.max(Some(phase));
         Ok(())
     }
+
+    /// Records that the turn is over. One that the model was not called for is forgotten instead: its prompt may be sent again.
+    pub(super) async fn end(&self, was_run: bool) {
+        let Some(turn) = self.turn() else { return };
+        let was_run = was_run || turn.phase >= Phase::Started;
+        let Some(writer) = &self.writer else { return };
+        if !was_run && writer.forget(&turn).await {
+            return;
+        }
+        // What ended is known to the caller; that the record may still say otherwise costs one read after a restart.
+        drop(self.record(Phase::Finished).await);
+        if !writer.is_up_to_date() {
+            // The next prompt tries it once more, or it would be refused because of this one.
+            self.session.leave_open(self.turn());
+        }
+    }
 }
 
 impl Drop for TurnState<'_> {
@@ -193,6 +210,10 @@ impl Drop for TurnState<'_> {
         }
         if let Some(turn) = mem::take(&mut *self.recorded()).turn {
             self.inner.in_flight().remove(&turn_key(&turn));
+            if thread::panicking() && turn.is_open() {
+                // The agent goes on with it.
+                self.session.leave_open(Some(turn));
+            }
         }
     }
 }

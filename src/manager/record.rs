@@ -115,6 +115,21 @@ impl TurnWriter {
         Err(error)
     }
 
+    /// Forgets the turn, as if it had never been written; says whether that is so.
+    pub(super) async fn forget(&self, record: &TurnRecord) -> bool {
+        if !self.is_up_to_date() {
+            return false;
+        }
+        let (session, message) = (&record.prompt.session_id, &record.prompt.message_id);
+        let forgotten = self.recording.wait(self.recording.store.remove_turn(session, message)).await;
+        forgotten.inspect_err(|error| warn!(%error, "a turn that was not run could not be forgotten")).is_ok()
+    }
+
+    /// Whether everything was written.
+    pub(super) fn is_up_to_date(&self) -> bool {
+        matches!(*self.state(), State::Written)
+    }
+
     /// Writes what could not be written, until that succeeds or the manager is shut down.
     async fn catch_up(self) {
         let mut backoff = Backoff::new(PAUSE, MAX_PAUSE);
@@ -139,7 +154,8 @@ impl TurnWriter {
                         return;
                     }
                 }
-                Err(refusal) if refusal.is_refusal() => {
+                // Another turn of the session may be over and not be written yet, either.
+                Err(refusal) if *refusal.kind() == StoreErrorKind::Taken => {
                     error!(session = %record.prompt.session_id, %refusal, "a turn went on that is another's");
                     *self.state() = State::Refused;
                     return;

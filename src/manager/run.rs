@@ -207,10 +207,10 @@ impl Run<'_> {
         {
             Span::current().record("task", display(task));
         }
-        let conversation = &admitted.session.conversation;
-        let (reader, _) = conversation.add_reader(reader);
+        let session = Arc::clone(&admitted.session);
+        let reading = session.conversation.read_along(reader);
         let result = self.run_turn(&admitted, &mut aborts, began).await;
-        conversation.remove_reader(reader);
+        drop(reading);
         self.leave(admitted, aborts).await;
         result
     }
@@ -242,10 +242,11 @@ impl Run<'_> {
         (self.work.session_id().clone(), self.work.task(self.inner))
     }
 
-    /// The error of a new prompt that was aborted before it was sent.
+    /// The error of work that was aborted before it began.
     fn aborted(&self) -> PromptError {
         let (session, task) = self.names();
-        PromptError::Aborted { session, task, delivery: Delivery::NotSent, abort: None, source: None }
+        let delivery = self.work.delivery();
+        PromptError::Aborted { session, task, delivery, abort: None, source: None }
     }
 
     /// Everything before a prompt's turn: checks it, finds its session, reads its attachments and waits in the queue.
@@ -274,7 +275,13 @@ impl Run<'_> {
         };
         spec.default_model.clone_from(&self.inner.options.model);
         spec.default_agent.clone_from(&self.inner.options.agent);
-        let permit = ticket.wait().await.ok_or_else(|| self.aborted())?;
+        let Some(permit) = ticket.wait().await else {
+            if let Work::Resume(resume) = self.work {
+                // Nobody looks after it any more: the next prompt closes it.
+                session.leave_open(resume.record.clone());
+            }
+            return Err(self.aborted());
+        };
         Ok(Admitted { permit, session, spec })
     }
 
@@ -300,10 +307,9 @@ impl Run<'_> {
                 Ok(session)
             }
             Err(error) if is_gone(&error) => {
-                let mut record = self.claimed(&resume.session, &resume.message).await?;
+                let record = self.claimed(&resume.session, &resume.message).await?;
                 let delivery = record.as_ref().map_or(Delivery::Unknown, |record| record.phase.delivery());
-                if let Some(record) = &mut record {
-                    record.phase = Phase::Finished;
+                if let Some(record) = &record {
                     self.close(record).await;
                 }
                 self.inner.forget(&resume.session);
@@ -362,13 +368,20 @@ impl Run<'_> {
         }
     }
 
-    /// Writes that a turn is over which does not run here.
-    async fn close(&self, record: &TurnRecord) {
-        if let Some(recording) = self.inner.options.recording()
-            && let Err(error) = recording.wait(recording.store.put_turn(record)).await
-        {
-            warn!(%error, "the end of a turn could not be recorded");
-        }
+    /// Writes that a turn is over which does not run here; says whether that is safe. What the model was not called for, as far as is
+    /// known, is forgotten: if its prompt is sent again, it is looked for first.
+    async fn close(&self, record: &TurnRecord) -> bool {
+        let Some(recording) = self.inner.options.recording() else { return true };
+        let (session, message) = (&record.prompt.session_id, &record.prompt.message_id);
+        let over = TurnRecord { phase: Phase::Finished, ..record.clone() };
+        let closing = match record.phase {
+            Phase::Prepared | Phase::Submitted | Phase::Accepted => {
+                recording.store.remove_turn(session, message)
+            }
+            Phase::Started | Phase::Finished => recording.store.put_turn(&over),
+        };
+        let closed = recording.wait(closing).await;
+        closed.inspect_err(|error| warn!(%error, "the end of a turn could not be recorded")).is_ok()
     }
 
     /// A prompt's turn. Calls that want it aborted are answered before the next turn begins, which they do not mean.
@@ -426,8 +439,7 @@ impl Run<'_> {
         if self.stays_open(&turn, &result) {
             session.leave_open(turn.turn());
         } else {
-            // What ended is known to the caller; that the record may still say otherwise costs one read after a restart.
-            drop(turn.record(Phase::Finished).await);
+            turn.end(result.is_ok()).await;
         }
         self.log(turn.submissions(), began, &result);
         result
@@ -528,9 +540,10 @@ impl Run<'_> {
         let prompt =
             prepared.map_err(|unprepared| self.inner.unprepared(session, &host.limits, unprepared))?;
         // The session is at rest, so that a turn that was given up is over.
-        if let Some(mut left_open) = session.take_left_open() {
-            left_open.phase = Phase::Finished;
-            self.close(&left_open).await;
+        if let Some(left_open) = session.take_left_open()
+            && !self.close(&left_open).await
+        {
+            session.leave_open(Some(left_open));
         }
         turn.set_prompt(&prompt, own_limits, None);
         // A prompt whose id the caller chose may have been sent before without a record: look first.

@@ -140,9 +140,9 @@ impl Conversation {
         (id, live.state.clone())
     }
 
-    /// Ends the updates of a reader.
-    pub(super) fn remove_reader(&self, id: ReaderId) {
-        self.live().readers.retain(|(reader, _)| *reader != id);
+    /// Adds a reader until the result is dropped, however that comes about.
+    pub(super) fn read_along(&self, reader: UpdateSender) -> Reading<'_> {
+        Reading { conversation: self, reader: self.add_reader(reader).0 }
     }
 
     /// Hands an update to all readers.
@@ -177,6 +177,18 @@ impl Conversation {
 
     fn live(&self) -> MutexGuard<'_, Live> {
         lock(&self.live)
+    }
+}
+
+/// A reader of one turn.
+pub(super) struct Reading<'a> {
+    conversation: &'a Conversation,
+    reader: ReaderId,
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.conversation.live().readers.retain(|(reader, _)| *reader != self.reader);
     }
 }
 

@@ -123,6 +123,15 @@ impl MemoryStore {
         Ok(())
     }
 
+    fn remove_turn(&self, session: &SessionId, message: &MessageId) {
+        let shared = &mut *self.shared();
+        let is_own = |turn: &Turn| turn.record.is_open() && turn.owner.is(&self.handle);
+        if shared.turn(session, message).is_some_and(is_own) {
+            shared.turns.remove(&(session.clone(), message.clone()));
+            shared.open.remove(session);
+        }
+    }
+
     fn claim_turn(&self, session: &SessionId, message: &MessageId) -> Result<Option<TurnRecord>, StoreError> {
         let mut shared = self.shared();
         let Some(turn) = shared.turns.get_mut(&(session.clone(), message.clone())) else { return Ok(None) };
@@ -225,6 +234,15 @@ impl Store for MemoryStore {
 
     fn put_turn<'a>(&'a self, record: &'a TurnRecord) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(ready(self.put_turn(record)))
+    }
+
+    fn remove_turn<'a>(
+        &'a self,
+        session: &'a SessionId,
+        message: &'a MessageId,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.remove_turn(session, message);
+        Box::pin(ready(Ok(())))
     }
 
     fn claim_turn<'a>(

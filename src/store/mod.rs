@@ -122,6 +122,14 @@ pub trait Store: Send + Sync {
     /// handle's. Nothing is written then.
     fn put_turn<'a>(&'a self, record: &'a TurnRecord) -> BoxFuture<'a, Result<(), StoreError>>;
 
+    /// Forgets an open turn of this handle, as if it had never been written: its prompt was not run, and may be sent again. A turn that
+    /// is over, or that belongs to another handle, stays.
+    fn remove_turn<'a>(
+        &'a self,
+        session: &'a SessionId,
+        message: &'a MessageId,
+    ) -> BoxFuture<'a, Result<(), StoreError>>;
+
     /// A turn, which is this handle's from now on unless it is over; nothing if it is not known.
     ///
     /// # Errors

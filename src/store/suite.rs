@@ -57,6 +57,7 @@ pub async fn run<S: StoreUnderTest>(fresh: impl Fn() -> S) {
     a_record_is_kept_to_the_byte(&fresh()).await;
     a_phase_never_goes_back(&fresh()).await;
     a_session_has_one_open_turn(&fresh()).await;
+    a_turn_that_was_not_run_is_forgotten(&fresh()).await;
     an_open_turn_belongs_to_one_living_handle(&fresh()).await;
     what_is_released_cannot_be_written(&fresh()).await;
     two_handles_write_at_once(&fresh()).await;
@@ -181,6 +182,24 @@ async fn a_session_has_one_open_turn(shared: &dyn StoreUnderTest) {
     put(&*one, "ses_1", "msg_1", Phase::Finished).await.unwrap();
     put(&*other, "ses_1", "msg_2", Phase::Prepared).await.unwrap();
     assert_eq!(open_turns(&*other).await, ["msg_2 Prepared", "msg_1 Prepared"], "by session");
+}
+
+async fn a_turn_that_was_not_run_is_forgotten(shared: &dyn StoreUnderTest) {
+    let (one, other) = (shared.open().await, shared.open().await);
+    let session = SessionId::from("ses_1");
+    put(&*one, "ses_1", "msg_1", Phase::Submitted).await.unwrap();
+    other.remove_turn(&session, &"msg_1".into()).await.unwrap();
+    assert_eq!(open_turns(&*one).await, ["msg_1 Submitted"], "it belongs to another");
+    one.remove_turn(&session, &"msg_1".into()).await.unwrap();
+    one.remove_turn(&session, &"msg_unknown".into()).await.unwrap();
+    assert_eq!(one.claim_turn(&session, &"msg_1".into()).await.unwrap(), None);
+    put(&*other, "ses_1", "msg_2", Phase::Prepared).await.unwrap();
+    put(&*other, "ses_1", "msg_2", Phase::Finished).await.unwrap();
+    other.remove_turn(&session, &"msg_2".into()).await.unwrap();
+    let over = other.claim_turn(&session, &"msg_2".into()).await.unwrap();
+    assert_eq!(over, Some(turn("ses_1", "msg_2", Phase::Finished)), "it is over");
+    put(&*other, "ses_1", "msg_1", Phase::Prepared).await.unwrap();
+    assert_eq!(open_turns(&*other).await, ["msg_1 Prepared"], "it may be written again, by anybody");
 }
 
 async fn an_open_turn_belongs_to_one_living_handle(shared: &dyn StoreUnderTest) {

@@ -25,6 +25,8 @@ pub enum StoreCall {
     Sessions,
     /// [`Store::put_turn`] of this phase
     PutTurn(Phase),
+    /// [`Store::remove_turn`]
+    RemoveTurn,
     /// [`Store::claim_turn`]
     ClaimTurn,
     /// [`Store::claim_turns`]
@@ -118,6 +120,14 @@ impl Store for TappedStore {
 
     fn put_turn<'a>(&'a self, record: &'a TurnRecord) -> BoxFuture<'a, Result<(), StoreError>> {
         self.tapped(StoreCall::PutTurn(record.phase), move |store| store.put_turn(record))
+    }
+
+    fn remove_turn<'a>(
+        &'a self,
+        session: &'a SessionId,
+        message: &'a MessageId,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.tapped(StoreCall::RemoveTurn, move |store| store.remove_turn(session, message))
     }
 
     fn claim_turn<'a>(

@@ -18,6 +18,7 @@ use opencode_conductor::{
     },
 };
 
+use futures_util::StreamExt;
 use tokio::sync::watch;
 
 use crate::support::{
@@ -519,4 +520,101 @@ async fn a_restore_leaves_alone_what_runs_here_or_elsewhere() {
     assert!(matches!(error, PromptError::NotClaimed { .. }), "{error:?}");
     fake.open_gate("gate");
     assert_eq!(soon(running).await.unwrap().answer().as_deref(), Some("one"));
+}
+
+#[tokio::test]
+async fn a_prompt_that_did_not_run_can_be_sent_again_under_its_id() {
+    // What the server has stored can only be run before anything else is said in the session.
+    for (fault, times, others) in [(Fault::Status(400), 1, 1), (Fault::LosePrompt, 4, 0)] {
+        let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+        let memory = MemoryStore::default();
+        let manager = builder(&fake, Arc::new(memory.another_handle())).build();
+        let session = create(&manager, "task").await;
+        let prompt = || input(&session, &texts("at last")).message_id("msg_own");
+        fake.inject(Route::PromptAsync, fault.clone()).times(times);
+        let error = soon(manager.prompt(prompt()).into_future()).await.unwrap_err();
+        assert_ne!(error.delivery(), Delivery::Started, "{fault:?}: {error:?}");
+        assert!(memory.open_turns().is_empty(), "{fault:?}");
+        for _ in 0..others {
+            soon(manager.prompt(input(&session, &texts("another"))).into_future()).await.unwrap();
+        }
+        soon(manager.shutdown()).await;
+        let manager = builder(&fake, Arc::new(memory.another_handle())).build();
+        for _ in 0..2 {
+            let result = soon(manager.prompt(prompt()).into_future()).await.unwrap();
+            assert_eq!(result.answer().as_deref(), Some("at last"), "{fault:?}: {}", result.completion);
+        }
+        let runs = fake.prompts_run(session.as_str());
+        assert_eq!(runs.iter().filter(|run| *run == "msg_own").count(), 1, "{fault:?}: {runs:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_caller_breaks_in_its_own_code_stays_with_that_prompt() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    let memory = MemoryStore::default();
+    let manager = builder(&fake, Arc::new(memory.another_handle())).build();
+    let session = create(&manager, "task").await;
+    let broken = input(&session, &texts("one")).on_message(|_| panic!("a bug of the caller"));
+    let mut running = manager.prompt(broken).start();
+    let updates = running.updates().unwrap();
+    let (error, _) = soon(async { tokio::join!(running, updates.collect::<Vec<_>>()) }).await;
+    assert!(matches!(error, Err(PromptError::Panicked { .. })), "{error:?}");
+    let next = soon(manager.prompt(input(&session, &texts("two"))).into_future()).await.unwrap();
+    assert_eq!(next.answer().as_deref(), Some("two"));
+    assert!(memory.open_turns().is_empty());
+}
+
+#[tokio::test]
+async fn an_end_that_could_not_be_written_does_not_refuse_the_next_prompt() {
+    for when_it_fails in [WhenStoreFails::FailTurn, WhenStoreFails::GoOn] {
+        let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+        let memory = MemoryStore::default();
+        let is_first = AtomicBool::new(true);
+        let store = TappedStore::new(Arc::new(memory.another_handle()), move |call, _| {
+            let fails = call == StoreCall::PutTurn(Phase::Finished) && is_first.swap(false, SeqCst);
+            let error = StoreError::new("writing", StoreErrorKind::Unavailable);
+            Box::pin(std::future::ready(if fails { Err(error) } else { Ok(()) }))
+        });
+        let manager = builder(&fake, Arc::new(store)).when_store_fails(when_it_fails).build();
+        let session = create(&manager, "task").await;
+        for words in ["one", "two"] {
+            let result = soon(manager.prompt(input(&session, &texts(words))).into_future()).await.unwrap();
+            assert_eq!(result.answer().as_deref(), Some(words), "{when_it_fails:?}");
+        }
+        assert!(memory.open_turns().is_empty(), "{when_it_fails:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_turn_that_is_sent_away_before_it_goes_on_says_how_far_it_got() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    let memory = MemoryStore::default();
+    let first = builder(&fake, Arc::new(memory.another_handle())).build();
+    let session = create(&first, "task").await;
+    let running = first.prompt(input(&session, &gated_text("gate", "one"))).start();
+    soon(fake.wait_at("gate")).await;
+    soon(first.shutdown()).await;
+    drop(running);
+    let second = builder(&fake, Arc::new(memory.another_handle())).build();
+    let in_line = |running, waiting| {
+        let second = second.clone();
+        async move {
+            while (second.statistics().running, second.statistics().waiting) != (running, waiting) {
+                tokio::task::yield_now().await;
+            }
+        }
+    };
+    // It waits for the session to come to rest, and the turn that would bring it there waits behind it.
+    let holder = second.prompt(input(&session, &texts("two"))).start();
+    soon(in_line(1, 0)).await;
+    let restored = soon(second.restore()).await.unwrap().remove(0);
+    soon(in_line(1, 1)).await;
+    soon(second.abort_all(&session)).await.unwrap();
+    let error = soon(restored.running).await.unwrap_err();
+    assert!(matches!(error, PromptError::Aborted { delivery: Delivery::Started, .. }), "{error:?}");
+    soon(holder).await.unwrap_err();
+    let next = soon(second.prompt(input(&session, &texts("three"))).into_future()).await.unwrap();
+    assert_eq!(next.answer().as_deref(), Some("three"));
+    assert!(memory.open_turns().is_empty());
 }

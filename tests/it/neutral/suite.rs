@@ -617,11 +617,16 @@ async fn what_cannot_be_recorded_is_not_sent(world: impl World) {
     for at in [0, 1] {
         let manager = world.builder().store(Arc::new(failing(at))).wait(limits()).unwrap().build();
         let session = create(&manager).await;
-        let input = input(&world, &session, &say("never")).message_id(format!("msg_unsent{at}"));
-        let error = soon(manager.prompt(input).into_future()).await.unwrap_err();
+        let input = input(&world, &session, &say("at last")).message_id(format!("msg_unsent{at}"));
+        let error = soon(manager.prompt(input.clone()).into_future()).await.unwrap_err();
         assert!(matches!(error, PromptError::NotRecorded { .. }), "{at}: {error:?}");
         assert_eq!(error.delivery(), Delivery::NotSent);
-        assert_eq!(world.runs(&session, &format!("msg_unsent{at}").into()), 0);
+        let message = format!("msg_unsent{at}").into();
+        assert_eq!(world.runs(&session, &message), 0);
+        // The store works again, and nothing keeps the prompt from being sent under the same id.
+        let result = soon(manager.prompt(input).into_future()).await.unwrap();
+        assert_eq!(result.answer().as_deref(), Some("at last"), "{at}: {}", result.completion);
+        assert_eq!(world.runs(&session, &message), 1);
         manager.delete(&session).await.unwrap();
     }
 }
