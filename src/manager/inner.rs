@@ -134,7 +134,11 @@ impl Inner {
             Ok(TaskClaim::Session(_) | TaskClaim::New) => Ok(None),
             Ok(TaskClaim::Unclear { tag }) => {
                 new.tag = Some(tag.clone());
-                self.find(MadeFor::Call(tag), &new.directory).await
+                let found = self.find(MadeFor::Call(tag), &new.directory).await;
+                if found.is_err() {
+                    self.release_claim(request).await;
+                }
+                found
             }
             Err(error) if recording.goes_on(&error) => Ok(None),
             Err(source) => Err(SessionError::Store { source }),

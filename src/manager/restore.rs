@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
+use futures_util::FutureExt;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -154,11 +155,15 @@ impl Inner {
         self.registry().forget(session);
         if let Some(recording) = self.options.recording() {
             let session = session.clone();
-            self.tasks.spawn(async move {
+            let mut removal = Box::pin(async move {
                 if let Err(error) = recording.wait(recording.store.remove_session(&session)).await {
                     warn!(%session, %error, "the session could not be forgotten");
                 }
             });
+            // It is in line from here on: the task can have another session at once.
+            if (&mut removal).now_or_never().is_none() {
+                self.tasks.spawn(removal);
+            }
         }
     }
 

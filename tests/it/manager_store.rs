@@ -618,3 +618,31 @@ async fn a_turn_that_is_sent_away_before_it_goes_on_says_how_far_it_got() {
     assert_eq!(next.answer().as_deref(), Some("three"));
     assert!(memory.open_turns().is_empty());
 }
+
+#[tokio::test]
+async fn a_task_that_was_forgotten_can_have_another_session_at_once() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    let memory = MemoryStore::default();
+    let manager = builder(&fake, Arc::new(memory.another_handle())).build();
+    let first = create(&manager, "task").await;
+    manager.forget(&first);
+    let second = create(&manager, "task").await;
+    soon(manager.delete(&second)).await.unwrap();
+    let third = create(&manager, "task").await;
+    soon(manager.shutdown()).await;
+    let stored = memory.sessions().await.unwrap();
+    assert_eq!(stored.iter().map(|meta| &meta.session_id).collect::<Vec<_>>(), [&third]);
+}
+
+#[tokio::test]
+async fn a_task_whose_session_could_not_be_looked_for_is_free_for_others() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    let memory = MemoryStore::default();
+    let [first, second] = [(); 2].map(|()| builder(&fake, Arc::new(memory.another_handle())).build());
+    let request = || CreateTaskSession::new("project", "task", "/project", WORKTREE);
+    fake.inject(Route::CreateSession, Fault::Status(400));
+    soon(first.create_task_session(request())).await.unwrap_err();
+    fake.inject(Route::ListSessions, Fault::Status(400));
+    soon(first.create_task_session(request())).await.unwrap_err();
+    soon(second.create_task_session(request())).await.unwrap();
+}
