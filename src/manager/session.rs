@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{oneshot, watch};
 
 use super::{
+    ended::answer,
     policy::{OwnPolicies, Policies},
     queue::{AbortCall, PromptQueue},
     updates::{Update, UpdateSender},
@@ -100,10 +101,23 @@ impl Session {
         report: oneshot::Receiver<AbortReport>,
     ) -> AbortReport {
         drop(unanswered);
-        match report.await {
-            Ok(report) => report,
-            Err(_) => self.agent.abort().await,
+        if let Ok(report) = report.await {
+            return report;
         }
+        // A prompt that begins before the agent has answered would be hit.
+        let permit = match self.queue.try_enter() {
+            Some(ticket) => ticket.wait().await,
+            None => None,
+        };
+        let report = self.agent.abort().await;
+        let mut held = permit;
+        while let Some(permit) = held.take() {
+            if let Err((unanswered, calls)) = permit.pass_on() {
+                answer(calls, &report);
+                held = Some(unanswered);
+            }
+        }
+        report
     }
 
     /// Remembers a turn that is given up while the agent goes on with it.

@@ -194,6 +194,37 @@ async fn an_abort_does_not_hit_the_next_prompt() {
 }
 
 #[tokio::test]
+async fn an_abort_of_what_nobody_waits_for_does_not_hit_the_next_prompt() {
+    let stage = Stage::new().await;
+    let first = stage.start(&gated_text("gate", "one two three"));
+    soon(stage.fake.wait_at("gate")).await;
+    drop(first);
+    let until = async |running, waiting| {
+        let line = || (stage.manager.statistics().running, stage.manager.statistics().waiting);
+        while line() != (running, waiting) {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon(until(0, 0)).await;
+    stage.fake.inject(Route::Abort, Fault::HoldAnswerUntil("slow".to_owned()));
+    let abort = stage.manager.abort(&stage.session);
+    let mut second = None;
+    let others = async {
+        stage.fake.wait_at("slow").await;
+        second = Some(stage.start(&gated_text("second", "four five six")));
+        tokio::select! {
+            () = stage.fake.wait_at("second") => {}
+            () = until(0, 1) => {}
+        }
+        stage.fake.open_gate("slow");
+    };
+    let (report, ()) = soon(async { tokio::join!(abort, others) }).await;
+    assert!(report.unwrap().confirmed);
+    stage.fake.open_gate("second");
+    assert_eq!(soon(second.unwrap()).await.unwrap().answer().as_deref(), Some("four five six"));
+}
+
+#[tokio::test]
 async fn an_abort_of_an_idle_or_foreign_session_is_harmless() {
     let stage = Stage::new().await;
     assert!(stage.manager.abort(&stage.session).await.unwrap().confirmed);
