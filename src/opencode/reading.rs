@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use crate::{
     ids::{MessageId, SessionId},
     opencode::{
-        client::{ApiError, DirectoryClient, MessagePage},
+        client::{ApiError, ApiErrorKind, Cursor, DirectoryClient, MessagePage},
         shared_read::DirectoryReads,
         turn::machine::{Messages, Reading, Scope},
         wire::{Message, MessageInfo, StatusMap},
@@ -67,31 +67,53 @@ impl SessionReader {
     }
 
     async fn messages(&self) -> Result<Messages, ApiError> {
-        let mut n_messages = self.expected.max(MIN_PAGE);
-        let mut page = page(n_messages);
+        let mut found = false;
+        self.back(&self.root, self.expected.max(MIN_PAGE), |page| {
+            found |= page.iter().any(|message| self.is_target(message));
+            found && self.leads_back(page)
+        })
+        .await
+    }
+
+    /// Reads a session backwards, page by page, until one is `enough`. What is too large to be read at once is read in smaller pieces.
+    async fn back(
+        &self,
+        session: &SessionId,
+        mut n_messages: usize,
+        mut enough: impl FnMut(&[Message]) -> bool,
+    ) -> Result<Messages, ApiError> {
+        let (mut largest, mut before) = (MAX_PAGE, None);
         let mut newest_first: Vec<Vec<Message>> = Vec::new();
         let mut is_sound = true;
-        let mut found = false;
         loop {
-            let list = self.api.messages(&self.root, &page).await?;
+            n_messages = n_messages.min(largest);
+            let list = match self.api.messages(session, &page(n_messages, before.clone())).await {
+                Err(error) if is_too_large(&error) && n_messages > 1 => {
+                    n_messages /= 2;
+                    largest = n_messages;
+                    continue;
+                }
+                list => list?,
+            };
             is_sound &= list.malformed.is_empty();
-            found |= list.messages.iter().any(|message| self.is_target(message));
-            let enough = found && self.leads_back(&list.messages);
+            let is_enough = enough(&list.messages);
             newest_first.push(list.messages);
             match list.next {
-                Some(cursor) if !enough => {
-                    n_messages = n_messages.saturating_mul(GROWTH).min(MAX_PAGE);
-                    page = self::page(n_messages).before(cursor);
+                Some(cursor) if !is_enough => {
+                    n_messages = n_messages.saturating_mul(GROWTH);
+                    before = Some(cursor);
                 }
-                None if !enough && !list.complete => {
-                    // The server knows no cursors: read everything.
-                    let list = self.api.messages(&self.root, &MessagePage::all()).await?;
-                    return Ok(Messages { is_sound: list.malformed.is_empty(), messages: list.messages });
-                }
+                // The server knows no cursors: read everything.
+                None if !is_enough && !list.complete => return self.all(session).await,
                 Some(_) | None => break,
             }
         }
         Ok(Messages { messages: newest_first.into_iter().rev().flatten().collect(), is_sound })
+    }
+
+    async fn all(&self, session: &SessionId) -> Result<Messages, ApiError> {
+        let list = self.api.messages(session, &MessagePage::all()).await?;
+        Ok(Messages { is_sound: list.malformed.is_empty(), messages: list.messages })
     }
 
     fn is_target(&self, message: &Message) -> bool {
@@ -125,10 +147,13 @@ impl SessionReader {
         }
         seen.remove(&self.root);
         for child in seen.into_iter().chain(self.known_children.iter().cloned()).collect::<BTreeSet<_>>() {
-            let list = self.api.messages(&child, &MessagePage::all()).await;
-            let Some(list) = unless_unknown(list)? else { continue };
-            let messages = Messages { is_sound: list.malformed.is_empty(), messages: list.messages };
-            reading.of_children.push((child, messages));
+            let messages = match self.all(&child).await {
+                Err(error) if is_too_large(&error) => self.back(&child, MAX_PAGE / 2, |_| false).await,
+                messages => messages,
+            };
+            if let Some(messages) = unless_unknown(messages)? {
+                reading.of_children.push((child, messages));
+            }
         }
         Ok(())
     }
@@ -162,6 +187,11 @@ pub(super) async fn is_missing(api: &DirectoryClient, error: &ApiError) -> bool 
     is_500(error) && api.client().health().await.is_err_and(|error| is_500(&error))
 }
 
-fn page(n_messages: usize) -> MessagePage {
-    MessagePage::newest(u32::try_from(n_messages.min(MAX_PAGE)).unwrap_or(u32::MAX))
+fn is_too_large(error: &ApiError) -> bool {
+    matches!(error.kind(), ApiErrorKind::TooLarge { .. })
+}
+
+fn page(n_messages: usize, before: Option<Cursor>) -> MessagePage {
+    let page = MessagePage::newest(u32::try_from(n_messages).unwrap_or(u32::MAX));
+    MessagePage { before, ..page }
 }

@@ -334,3 +334,27 @@ async fn a_polled_message_is_told_once_for_each_change() {
     }
     assert!(!last.is_empty());
 }
+
+#[tokio::test]
+async fn what_is_too_large_to_be_read_at_once_is_read_in_pieces() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    let large = || bash("cat picture", &"x".repeat(5000));
+    let steps = |n| (0..n).map(|_| large()).chain([Step::text("seen")]);
+    let first = ConversationManager::builder(client(&fake)).wait(waits()).unwrap().build();
+    let session = create(&first, "task").await;
+    let part = Step::tool(task(&Script::new(steps(12))));
+    let prompt = Script::new([part, Step::text("seen")]).prompt("look at them");
+    let result = soon(first.prompt(PromptInput::new(session.clone(), prompt)).into_future()).await.unwrap();
+
+    // Each of the messages fits, the longest of which are the prompts with their scripts; all of a session's do not.
+    let client = secrets::client(&fake.url()).feed(feed()).body_limit(90_000).build().unwrap();
+    let limits = waits().idle_timeout(ms(5000));
+    let second = ConversationManager::builder(client).wait(limits).unwrap().build();
+    let again = soon(second.resume(session.clone(), result.submission.message_id.clone())).await.unwrap();
+    assert_eq!(again.completion, Completion::Settled);
+    assert_eq!(again.messages.opencode(), result.messages.opencode());
+    assert_eq!(again.usage_by_session, result.usage_by_session);
+    let prompt = Script::new(steps(12)).prompt("and at these");
+    let next = soon(second.prompt(PromptInput::new(session, prompt)).into_future()).await.unwrap();
+    assert_eq!((&next.completion, next.answer().as_deref()), (&Completion::Settled, Some("seen")));
+}
