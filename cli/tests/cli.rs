@@ -10,6 +10,7 @@ mod terminal;
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -403,6 +404,44 @@ async fn a_fleet_runs_on_claude_code() {
     let answers = report["tasks"].as_array().unwrap().iter().filter(|task| task["answer"] == "Done.");
     assert_eq!(answers.count(), 2, "{ended}");
     assert_eq!(fake.starts().len(), 4, "one process per task");
+}
+
+/// Without a repository of the user's, too.
+#[tokio::test]
+async fn a_fleet_keeps_and_names_what_its_tasks_have_written() {
+    let fake = FakeClaude::start().await.unwrap();
+    let prompt = ClaudeScript::text("Done.").prompt("do it");
+    let place = TempDir::new().unwrap();
+    let executable =
+        script(&place, r#"case "$*" in *--session-id*) echo work >new;; esac; exec "$FAKE" "$@""#);
+    for arguments in [&[][..], &["--json"]] {
+        let mut command = on_claude(&fake, "fleet", &[arguments, &[&prompt]].concat());
+        let [(_, fake), _] = fake.environment();
+        command.env("FAKE", fake).env("CLAUDE_BIN", &executable).env("TMPDIR", place.path());
+        let ended = run(command).await;
+        assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
+        let worktree = if arguments.is_empty() {
+            let named = "kept, since there is work in it: ";
+            ended.stdout.lines().find_map(|line| line.strip_prefix(named)).expect("it is named").to_owned()
+        } else {
+            let report = ended.json();
+            assert_eq!(report["tasks"][0]["kept"], true, "{ended}");
+            assert_eq!(report["kept"], json!([report["tasks"][0]["worktree"]]), "{ended}");
+            report["kept"][0].as_str().unwrap().to_owned()
+        };
+        let worktree = Path::new(&worktree);
+        assert_eq!(fs::read_to_string(worktree.join("new")).unwrap(), "work\n");
+        let git = Command::new("git").arg("status").current_dir(worktree).output().await.unwrap();
+        assert!(git.status.success(), "its repository is kept, too");
+    }
+}
+
+/// An executable of a few lines for the shell.
+fn script(place: &TempDir, lines: &str) -> PathBuf {
+    let path = place.path().join("script");
+    fs::write(&path, format!("#!/bin/sh\n{lines}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
 }
 
 #[tokio::test]

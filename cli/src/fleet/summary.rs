@@ -98,6 +98,7 @@ impl Summary {
         json!({
             "tasks": self.tasks.iter().map(task).collect::<Vec<_>>(),
             "succeeded": self.n_succeeded(),
+            "kept": self.kept,
             "usage": self.usage(),
             "elapsedMs": millis(self.elapsed),
             "client": self.client,

@@ -17,7 +17,6 @@ pub(crate) struct Worktrees {
     /// Holds the worktrees, and the repository if it was made for the occasion.
     place: TempDir,
     repository: PathBuf,
-    own_repository: bool,
     all: Vec<Worktree>,
 }
 
@@ -26,7 +25,6 @@ impl Worktrees {
     pub(crate) async fn create(repository: Option<&Path>, count: usize) -> Result<Self, Failure> {
         let place = tempfile::Builder::new().prefix("fleet-").tempdir();
         let place = place.map_err(|error| Failure::because("cannot make a temporary directory", &error))?;
-        let own_repository = repository.is_none();
         let repository = match repository {
             Some(repository) => repository.to_owned(),
             None => make_repository(place.path()).await?,
@@ -50,7 +48,7 @@ impl Worktrees {
                 }
             }
         }
-        Ok(Self { place, repository, own_repository, all })
+        Ok(Self { place, repository, all })
     }
 
     pub(crate) fn repository(&self) -> &Path {
@@ -69,12 +67,13 @@ impl Worktrees {
         tasks.collect()
     }
 
-    /// Removes the worktrees in which there is no work; returns the others.
+    /// Removes the worktrees in which there is no work; returns the others. A repository that was made for the occasion is among them
+    /// if a task has committed to a branch, which is nowhere else.
     pub(crate) async fn remove_unchanged(self, ignored: IgnoredFiles) -> Vec<PathBuf> {
-        if self.own_repository {
-            return Vec::new();
+        let mut kept = remove(&self.all, ignored).await;
+        if self.repository.starts_with(self.place.path()) && has_new_commits(&self.repository).await {
+            kept.push(self.repository);
         }
-        let kept = remove(&self.all, ignored).await;
         if !kept.is_empty() {
             // What is kept lies in it, so the directory must outlive the program.
             let _ = self.place.keep();
@@ -93,6 +92,13 @@ async fn remove(worktrees: &[Worktree], ignored: IgnoredFiles) -> Vec<PathBuf> {
         }
     }
     kept
+}
+
+/// Whether a repository that was made with one commit has others by now, on whatever branch.
+async fn has_new_commits(repository: &Path) -> bool {
+    let count = git(repository, &["rev-list", "--all", "--count"]).await;
+    // What cannot be looked at may hold work, too.
+    !count.is_ok_and(|count| count.trim() == "1")
 }
 
 async fn make_repository(place: &Path) -> Result<PathBuf, Failure> {
@@ -117,7 +123,9 @@ async fn make_repository(place: &Path) -> Result<PathBuf, Failure> {
 
 /// What git says about a directory of the caller's own, or why it cannot.
 async fn git(directory: &Path, arguments: &[&str]) -> Result<String, String> {
-    let output = Command::new("git").arg("-C").arg(directory).args(arguments).output().await;
+    let mut command = Command::new("git");
+    command.arg("-C").arg(directory).args(arguments).kill_on_drop(true);
+    let output = command.output().await;
     let output = output.map_err(|error| format!("git cannot be run: {error}"))?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -143,5 +151,27 @@ mod tests {
         assert!(Worktrees::create(Some(&repository), 2).await.is_err());
         assert!(place.path().join("made").exists(), "the first could be made");
         assert_eq!(git(&repository, &["worktree", "list"]).await.unwrap().lines().count(), 1);
+    }
+
+    #[tokio::test]
+    async fn commits_on_a_branch_of_a_repository_made_for_the_occasion_are_kept() {
+        let me = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"];
+        let commit = [&me[..], &["commit", "--quiet", "--allow-empty", "--message", "work"]].concat();
+        for does_commit in [false, true] {
+            let worktrees = Worktrees::create(None, 1).await.unwrap();
+            let (place, repository) = (worktrees.place.path().to_owned(), worktrees.repository.clone());
+            let worktree = worktrees.all[0].path().to_owned();
+            git(&worktree, &["switch", "--quiet", "--create", "work"]).await.unwrap();
+            if does_commit {
+                git(&worktree, &commit).await.unwrap();
+            }
+            let kept = worktrees.remove_unchanged(IgnoredFiles::Keep).await;
+            assert_eq!(kept.contains(&repository), does_commit, "{kept:?}");
+            assert_eq!(place.exists(), does_commit);
+            if does_commit {
+                git(&repository, &["rev-parse", "--verify", "work"]).await.unwrap();
+                std::fs::remove_dir_all(place).unwrap();
+            }
+        }
     }
 }
