@@ -28,6 +28,11 @@ impl Failure {
         Self { status: 1, line: line.into() }
     }
 
+    /// The program was told to end before there was a task to abort.
+    pub fn interrupted() -> Self {
+        Self::task("interrupted before anything was tried")
+    }
+
     /// Prints it as the JSON object that a program was to print, which there is nothing else to say in. It is still to be returned.
     #[must_use]
     pub fn printed_as_json(self) -> Self {

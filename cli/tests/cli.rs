@@ -12,24 +12,24 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{Output, Stdio},
     time::Duration,
 };
 
 use opencode_conductor::{
     WaitOptions,
     test_util::{
-        ClaudeScript, ClaudeStep, ClaudeTool, FakeClaude, FakeOpenCode, FakeOptions, Route, Script,
-        ScriptedTool, Step,
+        ClaudeScript, ClaudeStep, ClaudeTool, FakeClaude, FakeOpenCode, FakeOptions, Fault, Log, Route,
+        Script, ScriptedTool, Step,
     },
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::TcpListener,
-    process::Command,
+    process::{Child, Command},
     time::timeout,
 };
 
@@ -44,6 +44,14 @@ struct Ended {
 }
 
 impl Ended {
+    fn new(output: Output) -> Self {
+        Self {
+            status: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
     fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self}"))
     }
@@ -66,12 +74,7 @@ fn conductor(name: &str, arguments: &[&str]) -> Command {
 }
 
 async fn run(mut command: Command) -> Ended {
-    let output = timeout(PATIENCE, command.output()).await.expect("ends in time").unwrap();
-    Ended {
-        status: output.status.code().unwrap_or(-1),
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-    }
+    Ended::new(timeout(PATIENCE, command.output()).await.expect("ends in time").unwrap())
 }
 
 fn says(text: &str) -> String {
@@ -490,6 +493,15 @@ async fn a_fleet_leaves_a_repository_as_it_was() {
     assert_eq!(worktrees_of(&repository).await, 1, "worktrees left behind: {ended}");
 }
 
+#[tokio::test]
+async fn a_fleet_that_cannot_start_leaves_a_repository_as_it_was() {
+    let repository = repository().await;
+    let path = repository.path().to_str().unwrap();
+    let ended = run(conductor("fleet", &["--directory", path, "--server", "http://127.0.0.1:1", "hi"])).await;
+    assert_eq!(ended.status, 2, "{ended}");
+    assert_eq!(worktrees_of(&repository).await, 1, "worktrees left behind: {ended}");
+}
+
 /// Starts a command on prompts that never end, interrupts it once they run, and waits for its end.
 async fn interrupted(name: &str, arguments: &[&str], n_running: usize) -> Ended {
     let fake = FakeOpenCode::start().await.unwrap();
@@ -541,6 +553,123 @@ async fn ctrl_c_aborts_the_tasks_of_the_page_and_is_no_failure() {
     let ended = interrupted("serve", &["--listen", "127.0.0.1:0"], 1).await;
     assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
     assert!(ended.stdout.starts_with("http://127.0.0.1:"), "{ended}");
+}
+
+/// A named pipe; what is written to it ends when its last writer does.
+async fn fifo(place: &TempDir, name: &str) -> PathBuf {
+    let path = place.path().join(name);
+    assert!(Command::new("mkfifo").arg(&path).status().await.unwrap().success());
+    path
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_raw(child.id().unwrap().cast_signed()).unwrap(), signal).unwrap();
+}
+
+async fn ended(child: Child) -> Ended {
+    let output = timeout(PATIENCE, child.wait_with_output()).await.expect("ends in time").unwrap();
+    Ended::new(output)
+}
+
+/// Whichever way it is told, and however early.
+#[tokio::test]
+async fn an_interrupted_start_leaves_no_process_and_no_worktree() {
+    let rows: &[(&str, &[&str], Signal, i32)] = &[
+        ("run", &["--json", "--managed", "hi"], Signal::INT, 1),
+        ("run", &["--json", "--agent-kind", "claude", "hi"], Signal::TERM, 1),
+        ("fleet", &["--json", "--managed", "--tasks", "2", "hi"], Signal::TERM, 1),
+        ("fleet", &["--json", "--managed", "hi"], Signal::HUP, 1),
+        ("serve", &["--listen", "127.0.0.1:0", "--managed"], Signal::INT, 0),
+    ];
+    for (name, arguments, sent, status) in rows {
+        let place = TempDir::new().unwrap();
+        let (repository, alive) = (repository().await, fifo(&place, "alive").await);
+        let executable = script(&place, r#"exec 3>"$ALIVE"; echo started >&3; exec sleep 1000"#);
+        let directory = ["--directory", repository.path().to_str().unwrap()];
+        // Whoever runs the tests may have had the signal ignored, as `nohup` does, and then so does the program.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=HUP").arg(env!("CARGO_BIN_EXE_conductor")).arg(name);
+        command.args(directory).args(*arguments).stdin(Stdio::null()).kill_on_drop(true);
+        command.env("OPENCODE_BIN", &executable).env("CLAUDE_BIN", &executable).env("ALIVE", &alive);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let alive = tokio::fs::File::open(alive).await.unwrap();
+        let mut lines = BufReader::new(alive).lines();
+        assert_eq!(lines.next_line().await.unwrap().as_deref(), Some("started"));
+        signal(&child, *sent);
+        let ended = ended(child).await;
+        assert_eq!(ended.status, *status, "{name} {arguments:?}: {ended}");
+        let end = timeout(PATIENCE, lines.next_line()).await;
+        assert_eq!(end.expect("what it started has ended").unwrap(), None);
+        assert_eq!(worktrees_of(&repository).await, 1, "{name} {arguments:?}: {ended}");
+        if *status == 1 {
+            assert_eq!(ended.json()["completion"]["type"], "noSession", "{ended}");
+            assert_eq!(ended.stderr, "conductor: interrupted before anything was tried\n");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_can_be_interrupted() {
+    for (name, status) in [("run", 1), ("fleet", 1), ("serve", 0)] {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", silent.local_addr().unwrap());
+        let free = if name == "serve" { &["--listen", "127.0.0.1:0"][..] } else { &[] };
+        let mut command = conductor(name, &[free, &["--server", &url, "hi"]].concat());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let _connection = timeout(PATIENCE, silent.accept()).await.expect("it asks").unwrap();
+        signal(&child, Signal::INT);
+        let ended = ended(child).await;
+        assert_eq!(ended.status, status, "{name}: {ended}");
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_is_not_made_can_be_interrupted() {
+    for name in ["run", "fleet"] {
+        let fake = FakeOpenCode::start().await.unwrap();
+        fake.inject(Route::CreateSession, Fault::Hang);
+        let url = fake.url();
+        let mut command = conductor(name, &["--json", "--server", &url, "hi"]);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let asked = |log: &Log| log.requests.iter().any(|request| request.route == Route::CreateSession);
+        timeout(PATIENCE, fake.wait_for(asked)).await.expect("a session is asked for");
+        signal(&child, Signal::INT);
+        let ended = ended(child).await;
+        assert_eq!(ended.status, 1, "{name}: {ended}");
+        ended.json();
+    }
+}
+
+#[tokio::test]
+async fn an_interrupt_takes_back_the_worktrees_that_were_made() {
+    let (place, repository) = (TempDir::new().unwrap(), repository().await);
+    let (checking_out, go_on) = (fifo(&place, "checking-out").await, fifo(&place, "go-on").await);
+    let filter = script(&place, r#"echo x >"$CHECKING_OUT"; read -r line <"$GO_ON"; cat"#);
+    let attributes = repository.path().join(".git/info/attributes");
+    fs::create_dir_all(attributes.parent().unwrap()).unwrap();
+    fs::write(attributes, "* filter=slow\n").unwrap();
+    fs::write(repository.path().join("file"), "text\n").unwrap();
+    let filter = filter.to_str().unwrap();
+    let me = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"];
+    let commit = [&me[..], &["commit", "--quiet", "--message", "two"]].concat();
+    for arguments in [&["add", "file"][..], &commit, &["config", "filter.slow.smudge", filter]] {
+        let git = Command::new("git").args(arguments).current_dir(repository.path()).status().await.unwrap();
+        assert!(git.success());
+    }
+    let path = repository.path().to_str().unwrap();
+    let mut command = conductor("fleet", &["--directory", path, "--tasks", "3", &says("Done.")]);
+    command.env("CHECKING_OUT", &checking_out).env("GO_ON", &go_on);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The first is checked out, and the second is about to be.
+    tokio::fs::read(&checking_out).await.unwrap();
+    tokio::fs::write(&go_on, "\n").await.unwrap();
+    tokio::fs::read(&checking_out).await.unwrap();
+    signal(&child, Signal::INT);
+    tokio::fs::write(&go_on, "\n").await.unwrap();
+    let ended = ended(child).await;
+    assert_eq!(ended.status, 1, "{ended}");
+    assert_eq!(ended.stderr, "conductor: interrupted before anything was tried\n");
+    assert_eq!(worktrees_of(&repository).await, 1, "{ended}");
 }
 
 #[tokio::test]

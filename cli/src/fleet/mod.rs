@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use opencode_conductor::worktree::IgnoredFiles;
 use opencode_conductor_cli::{
     backend::Backend,
     failure::Failure,
@@ -41,12 +42,23 @@ const REDRAW: Duration = Duration::from_millis(100);
 pub(crate) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let prompts = arguments.prompts()?;
     let untried = |failure| arguments.untried(failure);
-    let worktrees =
-        Worktrees::create(arguments.directory.as_deref(), prompts.len()).await.map_err(untried)?;
+    // Before anything is made or started that has to be removed or ended.
+    let mut interrupts = Interrupts::listen()?;
+    let worktrees = Worktrees::create(arguments.directory.as_deref(), prompts.len(), &mut interrupts).await;
+    let worktrees = worktrees.map_err(untried)?;
     let tasks = worktrees.tasks(&prompts, &arguments.prompt_flags);
-    let backend = Backend::start(&arguments.server, worktrees.repository()).await.map_err(untried)?;
-    let summary = run_all(&backend, arguments, tasks).await;
-    backend.stop().await;
+    let backend = interrupts.unless(Backend::start(&arguments.server, worktrees.repository())).await;
+    let backend = match backend.unwrap_or_else(|| Err(Failure::interrupted())) {
+        Ok(backend) => backend,
+        Err(failure) => {
+            // No agent has seen them.
+            worktrees.remove_unchanged(IgnoredFiles::Discard).await;
+            return Err(untried(failure));
+        }
+    };
+    let summary = run_all(&backend, arguments, tasks, &mut interrupts).await;
+    // What it started is killed if it takes too long for somebody.
+    let _ = interrupts.unless(backend.stop()).await;
     let kept = worktrees.remove_unchanged(arguments.ignored_files()).await;
     let summary = summary?.with_kept(kept);
     // A reader that has seen enough is no failure.
@@ -59,7 +71,12 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
-async fn run_all(backend: &Backend, arguments: &Arguments, tasks: Vec<Task>) -> Result<Summary, Failure> {
+async fn run_all(
+    backend: &Backend,
+    arguments: &Arguments,
+    tasks: Vec<Task>,
+    interrupts: &mut Interrupts,
+) -> Result<Summary, Failure> {
     // One manager for all: their sessions share its connections, one event stream per directory.
     let manager = backend.manager().permissions(arguments.permissions()).build();
     let places = Arc::new(Semaphore::new(arguments.concurrency));
@@ -75,7 +92,6 @@ async fn run_all(backend: &Backend, arguments: &Arguments, tasks: Vec<Task>) -> 
 
     let mut board = (!arguments.json).then(|| Board::new(&tasks, arguments.concurrency, backend.name()));
     let mut outcomes: Vec<Option<Outcome>> = tasks.iter().map(|_| None).collect();
-    let mut interrupts = Interrupts::listen()?;
     let mut redraw = interval(REDRAW);
     redraw.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {

@@ -88,7 +88,11 @@ impl Task {
         tell(News::Started);
         let session =
             CreateTaskSession::new("fleet", self.id.as_str(), &self.repository, self.worktree.path());
-        let session = match manager.create_task_session(session).await {
+        let made = tokio::select! {
+            made = manager.create_task_session(session) => made,
+            () = stop.cancelled() => return End::NotStarted,
+        };
+        let session = match made {
             Ok(meta) => meta.session_id,
             Err(error) => return End::NoSession(error_chain(&error)),
         };

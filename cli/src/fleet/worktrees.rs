@@ -1,12 +1,15 @@
 //! One git worktree per task, made before and tidied up after.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    pin::pin,
+};
 
 use opencode_conductor::{
     error_chain,
     worktree::{self, IgnoredFiles, Worktree},
 };
-use opencode_conductor_cli::failure::Failure;
+use opencode_conductor_cli::{failure::Failure, interrupt::Interrupts};
 use tempfile::TempDir;
 use tokio::process::Command;
 
@@ -21,32 +24,28 @@ pub(crate) struct Worktrees {
 }
 
 impl Worktrees {
-    /// Makes `count` worktrees of the repository's current commit, or none.
-    pub(crate) async fn create(repository: Option<&Path>, count: usize) -> Result<Self, Failure> {
+    /// Makes `count` worktrees of the repository's current commit, or none: an interrupt takes back those that were made.
+    pub(crate) async fn create(
+        repository: Option<&Path>,
+        count: usize,
+        interrupts: &mut Interrupts,
+    ) -> Result<Self, Failure> {
         let place = tempfile::Builder::new().prefix("fleet-").tempdir();
         let place = place.map_err(|error| Failure::because("cannot make a temporary directory", &error))?;
-        let repository = match repository {
-            Some(repository) => repository.to_owned(),
-            None => make_repository(place.path()).await?,
-        };
-        let Ok(worktrees) = worktree::Worktrees::of(&repository).await else {
-            let line = format!("{} is not a git repository; run `git init` there", repository.display());
-            return Err(Failure::usage(line));
-        };
-        if git(&repository, &["rev-parse", "--verify", "HEAD"]).await.is_err() {
-            let line =
-                format!("{} has no commit yet; make one, for worktrees to start from", repository.display());
-            return Err(Failure::usage(line));
-        }
+        let found = interrupts.unless(find(repository, place.path())).await;
+        let (repository, worktrees) = found.unwrap_or_else(|| Err(Failure::interrupted()))?;
         let mut all = Vec::new();
         for index in 0..count {
-            match worktrees.make(place.path().join(format!("task-{:02}", index + 1))).await {
-                Ok(made) => all.push(made),
-                Err(error) => {
-                    remove(&all, IgnoredFiles::Discard).await;
-                    return Err(Failure::usage(error_chain(&error)));
+            let path = place.path().join(format!("task-{:02}", index + 1));
+            let failure = match make(&worktrees, &path, interrupts).await {
+                Ok(made) => {
+                    all.push(made);
+                    continue;
                 }
-            }
+                Err(failure) => failure,
+            };
+            remove(&all, IgnoredFiles::Discard).await;
+            return Err(failure);
         }
         Ok(Self { place, repository, all })
     }
@@ -80,6 +79,41 @@ impl Worktrees {
         }
         kept
     }
+}
+
+/// The repository to make worktrees of, which is made in `place` if there is none.
+async fn find(repository: Option<&Path>, place: &Path) -> Result<(PathBuf, worktree::Worktrees), Failure> {
+    let repository = match repository {
+        Some(repository) => repository.to_owned(),
+        None => make_repository(place).await?,
+    };
+    let Ok(worktrees) = worktree::Worktrees::of(&repository).await else {
+        let line = format!("{} is not a git repository; run `git init` there", repository.display());
+        return Err(Failure::usage(line));
+    };
+    if git(&repository, &["rev-parse", "--verify", "HEAD"]).await.is_err() {
+        let line =
+            format!("{} has no commit yet; make one, for worktrees to start from", repository.display());
+        return Err(Failure::usage(line));
+    }
+    Ok((repository, worktrees))
+}
+
+/// Makes one worktree, unless an interrupt comes.
+async fn make(
+    worktrees: &worktree::Worktrees,
+    path: &Path,
+    interrupts: &mut Interrupts,
+) -> Result<Worktree, Failure> {
+    let mut making = pin!(worktrees.make(path));
+    if let Some(made) = interrupts.unless(&mut making).await {
+        return made.map_err(|error| Failure::usage(error_chain(&error)));
+    }
+    // One that is dropped half made stays in the repository, so only a second interrupt does that.
+    if let Some(Ok(made)) = interrupts.unless(making).await {
+        remove(&[made], IgnoredFiles::Discard).await;
+    }
+    Err(Failure::interrupted())
 }
 
 /// Removes worktrees; returns those that stay.
@@ -148,7 +182,7 @@ mod tests {
         git(&repository, &["config", "filter.once.smudge", &filter]).await.unwrap();
         git(&repository, &["config", "filter.once.required", "true"]).await.unwrap();
         std::fs::write(repository.join(".git/info/attributes"), "README.md filter=once\n").unwrap();
-        assert!(Worktrees::create(Some(&repository), 2).await.is_err());
+        assert!(Worktrees::create(Some(&repository), 2, &mut Interrupts::listen().unwrap()).await.is_err());
         assert!(place.path().join("made").exists(), "the first could be made");
         assert_eq!(git(&repository, &["worktree", "list"]).await.unwrap().lines().count(), 1);
     }
@@ -158,7 +192,8 @@ mod tests {
         let me = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"];
         let commit = [&me[..], &["commit", "--quiet", "--allow-empty", "--message", "work"]].concat();
         for does_commit in [false, true] {
-            let worktrees = Worktrees::create(None, 1).await.unwrap();
+            let mut interrupts = Interrupts::listen().unwrap();
+            let worktrees = Worktrees::create(None, 1, &mut interrupts).await.unwrap();
             let (place, repository) = (worktrees.place.path().to_owned(), worktrees.repository.clone());
             let worktree = worktrees.all[0].path().to_owned();
             git(&worktree, &["switch", "--quiet", "--create", "work"]).await.unwrap();

@@ -42,15 +42,24 @@ struct Report<'a> {
 /// Runs the task; its end is the program's.
 pub(crate) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let prompt = arguments.prompt()?;
-    let backend = Backend::start(&arguments.server, &arguments.directory).await;
+    // Before anything is started that has to be ended.
+    let mut interrupts = Interrupts::listen()?;
+    let backend = interrupts.unless(Backend::start(&arguments.server, &arguments.directory)).await;
+    let backend = backend.unwrap_or_else(|| Err(Failure::interrupted()));
     let backend = backend.map_err(|failure| arguments.untried(failure))?;
-    let ran = run_on(&backend, arguments, prompt).await;
-    backend.stop().await;
+    let ran = run_on(&backend, arguments, prompt, &mut interrupts).await;
+    // What it started is killed if it takes too long for somebody.
+    let _ = interrupts.unless(backend.stop()).await;
     ran
 }
 
 #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
-async fn run_on(backend: &Backend, arguments: &Arguments, prompt: &str) -> Result<ExitCode, Failure> {
+async fn run_on(
+    backend: &Backend,
+    arguments: &Arguments,
+    prompt: &str,
+    interrupts: &mut Interrupts,
+) -> Result<ExitCode, Failure> {
     // Who answers when a tool needs permission or the model has a question.
     let (asker, mut questions) = Asker::new();
     let builder = backend.manager();
@@ -64,9 +73,11 @@ async fn run_on(backend: &Backend, arguments: &Arguments, prompt: &str) -> Resul
     // One session per task, in the task's directory.
     let directory = &arguments.directory;
     let session = CreateTaskSession::new("conductor", arguments.task.as_str(), directory, directory);
-    let session = manager.create_task_session(session).await;
-    let untried = |error| arguments.untried(Failure::usage(error_chain(&error)));
-    let session = session.map_err(untried)?.session_id;
+    let session = match interrupts.unless(manager.create_task_session(session)).await {
+        Some(Ok(meta)) => meta.session_id,
+        Some(Err(error)) => return Err(arguments.untried(Failure::usage(error_chain(&error)))),
+        None => return Err(arguments.untried(Failure::interrupted())),
+    };
 
     // The prompt runs in the background; its updates say when to look.
     let input = arguments.prompt_flags.apply(PromptInput::new(session.clone(), prompt));
@@ -76,7 +87,6 @@ async fn run_on(backend: &Backend, arguments: &Arguments, prompt: &str) -> Resul
     let mut view = (!arguments.json).then(|| View::new(backend.name(), arguments));
     let mut redraw = interval(REDRAW);
     redraw.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut interrupts = Interrupts::listen()?;
     let mut interrupted = false;
     let ended = loop {
         tokio::select! {

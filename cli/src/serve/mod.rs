@@ -30,9 +30,14 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let listener = TcpListener::bind(arguments.listen).await.map_err(|error| {
         Failure::usage(format!("--listen {}: {error}; choose another address", arguments.listen))
     })?;
-    let backend = Backend::start(&arguments.server, &arguments.directory).await?;
-    let served = serve(&backend, arguments, prompts, listener).await;
-    backend.stop().await;
+    // Before anything is started that has to be ended.
+    let mut interrupts = Interrupts::listen()?;
+    let starting = Backend::start(&arguments.server, &arguments.directory);
+    let Some(backend) = interrupts.unless(starting).await else { return Ok(ExitCode::SUCCESS) };
+    let backend = backend?;
+    let served = serve(&backend, arguments, prompts, listener, &mut interrupts).await;
+    // What it started is killed if it takes too long for somebody.
+    let _ = interrupts.unless(backend.stop()).await;
     served
 }
 
@@ -42,6 +47,7 @@ async fn serve(
     arguments: &Arguments,
     prompts: Vec<String>,
     listener: TcpListener,
+    interrupts: &mut Interrupts,
 ) -> Result<ExitCode, Failure> {
     let address = listener.local_addr();
     let address = address.map_err(|error| Failure::because("cannot tell the page's address", &error))?;
@@ -62,7 +68,6 @@ async fn serve(
     let site = Site { hub, runner: runner.clone(), desk, closing: closing.clone(), watchers: Arc::default() };
     let key = Key::new(address.port())?;
     let closed = closing.clone().cancelled_owned();
-    let mut interrupts = Interrupts::listen()?;
     println!("{} shows the tasks; Ctrl-C ends them ({})", key.address(address), backend.name());
     let pages = async {
         let served = axum::serve(listener, web::router(site, key)).with_graceful_shutdown(closed).await;
