@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     process::{Child, Command},
     time::timeout,
 };
@@ -553,6 +553,27 @@ async fn ctrl_c_aborts_the_tasks_of_the_page_and_is_no_failure() {
     let ended = interrupted("serve", &["--listen", "127.0.0.1:0"], 1).await;
     assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
     assert!(ended.stdout.starts_with("http://127.0.0.1:"), "{ended}");
+}
+
+#[tokio::test]
+async fn the_page_ends_while_somebody_has_sent_half_a_request() {
+    let mut command = conductor("serve", &["--listen", "127.0.0.1:0", &says("Done.")]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdout.read_line(&mut line).await.unwrap();
+    let address = line.strip_prefix("http://").and_then(|rest| rest.split('/').next()).unwrap();
+    let mut half = TcpStream::connect(address).await.unwrap();
+    half.write_all(b"GET / HTTP/1.1\r\nHost: loc").await.unwrap();
+    // Connections are accepted in order, so after this one's answer the other is being served.
+    let mut whole = TcpStream::connect(address).await.unwrap();
+    whole.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    whole.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    signal(&child, Signal::INT);
+    let ended = ended(child).await;
+    assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
 }
 
 /// A named pipe; what is written to it ends when its last writer does.

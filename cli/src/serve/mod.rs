@@ -9,11 +9,11 @@ mod hub;
 mod web;
 mod work;
 
-use std::{process::ExitCode, sync::Arc};
+use std::{future::IntoFuture, pin::pin, process::ExitCode, sync::Arc, time::Duration};
 
 use opencode_conductor::ApprovalDesk;
 use opencode_conductor_cli::{backend::Backend, failure::Failure, interrupt::Interrupts};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -23,6 +23,9 @@ use self::{
 };
 
 pub(crate) use self::arguments::Arguments;
+
+/// How long the end waits for those who still read, on connections that all end on this machine.
+const GRACE: Duration = Duration::from_secs(3);
 
 /// Serves the page until Ctrl-C.
 pub(crate) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -69,20 +72,24 @@ async fn serve(
     let key = Key::new(address.port())?;
     let closed = closing.clone().cancelled_owned();
     println!("{} shows the tasks; Ctrl-C ends them ({})", key.address(address), backend.name());
-    let pages = async {
-        let served = axum::serve(listener, web::router(site, key)).with_graceful_shutdown(closed).await;
-        served.map_err(|error| Failure::because("cannot serve the page", &error))
-    };
+    let serving = axum::serve(listener, web::router(site, key)).with_graceful_shutdown(closed);
+    let mut serving = pin!(serving.into_future());
+    let failed = |error| Failure::because("cannot serve the page", &error);
     let end = async {
         interrupts.next().await;
-        tokio::select! {
-            () = runner.stop() => {}
-            () = interrupts.next() => return Err(Failure::task("stopped without waiting for the server")),
-        }
-        manager.shutdown().await;
+        let stopped = interrupts.unless(runner.stop()).await;
+        // The tasks that were not waited for are given up.
+        let _ = interrupts.unless(timeout(GRACE, manager.shutdown())).await;
         closing.cancel();
-        Ok(())
+        stopped.ok_or_else(|| Failure::task("stopped without waiting for the server"))
     };
-    tokio::try_join!(pages, end)?;
+    tokio::select! {
+        served = &mut serving => return served.map(|()| ExitCode::SUCCESS).map_err(failed),
+        ended = end => ended?,
+    }
+    // Somebody who has sent half a request, or does not read the answer, is not waited for.
+    if let Some(Ok(served)) = interrupts.unless(timeout(GRACE, serving)).await {
+        served.map_err(failed)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
