@@ -65,6 +65,14 @@ pub fn complain(line: &str) {
     let _ = writeln!(stderr().lock(), "{}", filtered(line, Colours::None).replace('\n', " "));
 }
 
+/// Prints text on standard error, without colours.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn print_aside(text: &str) -> io::Result<()> {
+    stderr().lock().write_all(filtered(text, Colours::None).as_bytes())
+}
+
 /// Prints JSON on standard output, with what is not to be seen in it written as escapes.
 ///
 /// # Errors

@@ -17,11 +17,12 @@ use std::{
 };
 
 use opencode_conductor::{
-    WaitOptions,
+    Directory, OpenCodeClient, WaitOptions,
     test_util::{
         ClaudeScript, ClaudeStep, ClaudeTool, FakeClaude, FakeOpenCode, FakeOptions, Fault, Log, Route,
         Script, ScriptedTool, Step,
     },
+    wire::PermissionReply,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -548,6 +549,30 @@ async fn ctrl_c_aborts_the_whole_fleet() {
     assert_eq!(ended.stderr, "conductor: 5 of 5 tasks did not succeed\n");
 }
 
+/// Starts a command on prompts that never end and that the server does not abort, and interrupts it twice.
+async fn interrupted_twice(mut command: Command, fake: &FakeOpenCode, n_running: usize) -> Ended {
+    fake.inject(Route::Abort, Fault::Hang).always();
+    let prompt = Script::new([Step::text("never said").gate_before("never")]).prompt("wait");
+    command.args(["--server", &fake.url(), &prompt]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = fake.wait_for(|log| log.gates_reached.len() >= n_running);
+    timeout(PATIENCE, begun).await.expect("the tasks start");
+    signal(&child, Signal::INT);
+    let aborting = fake.wait_for(|log| log.count(Route::Abort) >= 1);
+    timeout(PATIENCE, aborting).await.expect("the first is heard");
+    signal(&child, Signal::INT);
+    ended(child).await
+}
+
+#[tokio::test]
+async fn a_second_ctrl_c_does_not_wait_and_still_reports() {
+    let fake = FakeOpenCode::start().await.unwrap();
+    let ended = interrupted_twice(conductor("run", &["--json"]), &fake, 1).await;
+    assert_eq!(ended.status, 1, "{ended}");
+    assert_eq!(ended.json()["completion"]["type"], "givenUp", "{ended}");
+    assert_eq!(ended.stderr, "conductor: stopped without waiting for the server\n");
+}
+
 #[tokio::test]
 async fn ctrl_c_aborts_the_tasks_of_the_page_and_is_no_failure() {
     let ended = interrupted("serve", &["--listen", "127.0.0.1:0"], 1).await;
@@ -704,7 +729,9 @@ async fn a_person_at_the_terminal_is_asked() {
         command.stdin(fs::File::open(input.path()).unwrap());
         let ended = run(command).await;
         assert_eq!(ended.status, 0, "{ended}");
+        assert_eq!(ended.json()["completion"]["type"], "settled", "{ended}");
         assert!(ended.stdout.contains(&format!("\"status\": \"{status}\"")), "{typed:?}: {ended}");
+        assert!(ended.stderr.contains("[N]o"), "{ended}");
     }
 }
 
@@ -714,30 +741,96 @@ async fn typed_ahead_input_does_not_answer() {
     let tool = ScriptedTool::new("bash", json!({"command": "touch x"})).output("ok").asks("bash", "touch x");
     let prompt = Script::new([Step::tool(tool), Step::text("Done.")]).prompt("do it");
     let command = conductor("run", &["--permission", "ask", "--json", &prompt]);
-    let printed = answered_at_a_terminal(command, "y\ny\n", "n\n").await;
-    assert!(printed.contains("touch x") && printed.contains("[a]lways allows from now on"), "{printed}");
-    assert!(printed.contains("\"status\": \"error\""), "{printed}");
+    let ended = answered_at_a_terminal(command, "y\ny\n", "n\n").await;
+    let asked = &ended.stderr;
+    assert!(asked.contains("touch x") && asked.contains("[a]lways allows from now on"), "{ended}");
+    assert_eq!(ended.json()["completion"]["type"], "settled", "{ended}");
+    assert!(ended.stdout.contains("\"status\": \"error\""), "{ended}");
+}
+
+/// It was answered elsewhere, and the next one gets the first line that is typed.
+#[tokio::test]
+async fn a_question_that_needs_no_answer_any_more_is_not_waited_for() {
+    let fake = FakeOpenCode::start().await.unwrap();
+    let asks = |command: &str| {
+        Step::tool(ScriptedTool::new("bash", json!({"command": command})).output("ok").asks("bash", command))
+    };
+    let prompt = Script::new([asks("touch one"), asks("touch two"), Step::text("Done.")]).prompt("do it");
+    let (url, place) = (fake.url(), TempDir::new().unwrap());
+    let place = place.path().canonicalize().unwrap();
+    let directory = place.to_str().unwrap();
+    let arguments = ["--permission", "ask", "--directory", directory, "--server", &url, &prompt];
+    let mut person = AtTerminal::start(conductor("run", &arguments)).await;
+    person.is_asked(1).await;
+    let elsewhere = OpenCodeClient::new(&url).unwrap().directory(&Directory::new(directory).unwrap());
+    let pending = elsewhere.permissions().await.unwrap().items;
+    elsewhere.reply_permission(&pending[0].id, PermissionReply::Once).await.unwrap();
+    person.is_asked(2).await;
+    person.types("y\n").await;
+    let ended = person.sees_the_end().await;
+    assert_eq!(ended.status, 0, "{ended}");
+    assert!(ended.stdout.contains("no answer is needed any more"), "{ended}");
+    assert!(ended.stdout.contains("✓ bash touch two"), "{ended}");
 }
 
 /// Runs a program at a terminal, with something typed before it asks, and an answer once it has; returns what it prints.
-async fn answered_at_a_terminal(mut command: Command, ahead: &str, answer: &str) -> String {
-    let (keyboard, input) = terminal::open();
-    let mut keyboard = tokio::fs::File::from_std(keyboard);
-    keyboard.write_all(ahead.as_bytes()).await.unwrap();
-    keyboard.flush().await.unwrap();
+async fn answered_at_a_terminal(command: Command, ahead: &str, answer: &str) -> Ended {
+    let mut person = AtTerminal::with_typed(command, ahead).await;
+    person.is_asked(1).await;
+    person.types(answer).await;
+    person.sees_the_end().await
+}
 
-    command.stdin(input).stdout(std::process::Stdio::piped()).kill_on_drop(true);
-    let mut process = command.spawn().unwrap();
-    let mut stdout = process.stdout.take().unwrap();
-    let mut printed = Vec::new();
-    let asked = |printed: &[u8]| String::from_utf8_lossy(printed).contains("[N]o");
-    while !asked(&printed) {
-        assert_ne!(stdout.read_buf(&mut printed).await.unwrap(), 0, "it asks");
+/// A person who types, and a program that asks.
+struct AtTerminal {
+    keyboard: tokio::fs::File,
+    process: Child,
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+}
+
+impl AtTerminal {
+    async fn start(command: Command) -> Self {
+        Self::with_typed(command, "").await
     }
-    keyboard.write_all(answer.as_bytes()).await.unwrap();
-    keyboard.flush().await.unwrap();
-    stdout.read_to_end(&mut printed).await.unwrap();
-    String::from_utf8_lossy(&printed).into_owned()
+
+    /// Something is typed before the program starts.
+    async fn with_typed(mut command: Command, ahead: &str) -> Self {
+        let (keyboard, input) = terminal::open();
+        let mut keyboard = tokio::fs::File::from_std(keyboard);
+        keyboard.write_all(ahead.as_bytes()).await.unwrap();
+        keyboard.flush().await.unwrap();
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        Self { keyboard, process: command.spawn().unwrap(), stdout: Vec::new(), stderr: Vec::new() }
+    }
+
+    async fn types(&mut self, text: &str) {
+        self.keyboard.write_all(text.as_bytes()).await.unwrap();
+        self.keyboard.flush().await.unwrap();
+    }
+
+    /// Waits until so many questions have been shown.
+    async fn is_asked(&mut self, count: usize) {
+        let n_asked = |printed: &[u8]| String::from_utf8_lossy(printed).matches("[N]o").count();
+        let asked = async {
+            while n_asked(&self.stdout) + n_asked(&self.stderr) < count {
+                let stdout = self.process.stdout.as_mut().unwrap().read_buf(&mut self.stdout);
+                let stderr = self.process.stderr.as_mut().unwrap().read_buf(&mut self.stderr);
+                let n_read = tokio::select! { n_read = stdout => n_read, n_read = stderr => n_read };
+                assert_ne!(n_read.unwrap(), 0, "it asks");
+            }
+        };
+        timeout(PATIENCE, asked).await.expect("it asks in time");
+    }
+
+    async fn sees_the_end(self) -> Ended {
+        let Self { process, mut stdout, mut stderr, keyboard } = self;
+        let output = timeout(PATIENCE, process.wait_with_output()).await.expect("ends in time").unwrap();
+        drop(keyboard);
+        stdout.extend(output.stdout);
+        stderr.extend(output.stderr);
+        Ended::new(Output { stdout, stderr, ..output })
+    }
 }
 
 /// What a model, a tool or a server says must not steer a terminal, nor whatever reads what is printed.
@@ -847,7 +940,7 @@ mod real_server {
         let prompt = Script::new([Step::tool(tool), Step::text("Done.")]).prompt("do it");
         for (answer, runs) in [("n\n", false), ("y\n", true)] {
             let command = home.conductor("run", &["--managed", "--permission", "ask", &prompt]);
-            let printed = answered_at_a_terminal(command, "y\n", answer).await;
+            let printed = answered_at_a_terminal(command, "y\n", answer).await.stdout;
             let before = printed.split("[N]o").next().unwrap();
             assert!(
                 before.contains("printf '<U+202E>gnp' > seen; printf x") && before.contains(&rest),

@@ -20,10 +20,35 @@ pub(crate) struct Asked {
     answer: oneshot::Sender<Option<String>>,
 }
 
+/// The questions for the person at the terminal, one at a time.
+pub(crate) struct Questions {
+    asked: mpsc::UnboundedReceiver<Asked>,
+    /// The one that is on the screen.
+    shown: Option<Asked>,
+    keyboard: Keyboard,
+    screen: Screen,
+}
+
+/// Where questions are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Screen {
+    Stdout,
+    /// Standard output is for a program.
+    Stderr,
+}
+
+/// What [`Questions::next`] waits for.
+pub(crate) enum Step {
+    /// There is a question to show.
+    Ask(Asked),
+    /// The one that was shown is answered, or needs no answer any more.
+    Over,
+}
+
 impl Asker {
-    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Asked>) {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        (Self(sender), receiver)
+    pub(crate) fn new(screen: Screen) -> (Self, Questions) {
+        let (sender, asked) = mpsc::unbounded_channel();
+        (Self(sender), Questions { asked, shown: None, keyboard: Keyboard::new(), screen })
     }
 
     pub(crate) fn permissions(&self) -> PermissionPolicy {
@@ -102,33 +127,142 @@ fn forget_typed_ahead() {
     }
 }
 
-impl Asked {
-    pub(crate) async fn answer_from_terminal(self) {
+impl Questions {
+    /// Waits for the next question, or for the end of the one that is shown.
+    ///
+    /// # Cancel safety
+    /// No question and no answer is lost.
+    pub(crate) async fn next(&mut self) -> Step {
+        let Some(shown) = &mut self.shown else { return Step::Ask(next_open(&mut self.asked).await) };
+        tokio::select! {
+            biased;
+            // It was answered elsewhere or withdrawn, or the turn has ended.
+            () = shown.answer.closed() => self.withdraw(),
+            line = self.keyboard.line() => {
+                if line.is_none() {
+                    self.print("\n");
+                }
+                if let Some(shown) = self.shown.take() {
+                    drop(shown.answer.send(line));
+                }
+            }
+        }
+        Step::Over
+    }
+
+    pub(crate) fn is_any_shown(&self) -> bool {
+        self.shown.is_some()
+    }
+
+    pub(crate) fn show(&mut self, asked: Asked) {
         let style = Style::of_stdout();
-        let question = style.paint(Ink::Bold, &self.question);
-        forget_typed_ahead();
-        // If it cannot be shown, it cannot be answered either, and the read below ends.
-        let _ =
-            output::print(&format!("{} {question} ", style.paint(Ink::Yellow, "?")), Colours::of_stdout());
-        let (typed, line) = oneshot::channel();
+        self.keyboard.start_line();
+        match self.screen {
+            Screen::Stdout => {
+                let question = style.paint(Ink::Bold, &asked.question);
+                self.print(&format!("{} {question} ", style.paint(Ink::Yellow, "?")));
+            }
+            Screen::Stderr => self.print(&format!("? {} ", asked.question)),
+        }
+        self.shown = Some(asked);
+    }
+
+    /// Says of the question that is shown, if there is one, that it needs no answer.
+    pub(crate) fn withdraw(&mut self) {
+        if self.shown.take().is_some() {
+            self.print("\n  no answer is needed any more\n");
+        }
+    }
+
+    fn print(&self, text: &str) {
+        // What cannot be shown cannot be answered either, and the keyboard says so.
+        let _ = match self.screen {
+            Screen::Stdout => output::print(text, Colours::of_stdout()),
+            Screen::Stderr => output::print_aside(text),
+        };
+    }
+}
+
+/// The next question to which somebody still waits for the answer.
+async fn next_open(asked: &mut mpsc::UnboundedReceiver<Asked>) -> Asked {
+    loop {
+        match asked.recv().await {
+            Some(asked) if asked.answer.is_closed() => {}
+            Some(asked) => return asked,
+            // Nobody can ask any more.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Lines from standard input, read when there is a question.
+struct Keyboard {
+    wanted: std::sync::mpsc::Sender<()>,
+    lines: mpsc::UnboundedReceiver<Option<String>>,
+    /// Whether a line is wanted that has not come. A question that needs no answer any more leaves it to the next one, which would
+    /// otherwise have to be answered twice.
+    is_wanted: bool,
+}
+
+impl Keyboard {
+    fn new() -> Self {
+        let (wanted, wishes) = std::sync::mpsc::channel();
+        let (typed, lines) = mpsc::unbounded_channel();
         // A thread of its own: nothing can interrupt it, and it must not keep the program from ending.
         std::thread::spawn(move || {
-            let mut line = String::new();
-            let read = stdin().read_line(&mut line);
-            let line = read.ok().filter(|bytes| *bytes > 0).map(|_| line.trim().to_owned());
-            drop(typed.send(line));
+            for () in wishes {
+                let mut line = String::new();
+                let read = stdin().read_line(&mut line);
+                let line = read.ok().filter(|bytes| *bytes > 0).map(|_| line.trim().to_owned());
+                if typed.send(line).is_err() {
+                    return;
+                }
+            }
         });
-        let line = line.await.ok().flatten();
-        if line.is_none() {
-            let _ = output::print("\n", Colours::None);
+        Self { wanted, lines, is_wanted: false }
+    }
+
+    /// Begins a line: what was typed before is no part of it.
+    fn start_line(&mut self) {
+        forget_typed_ahead();
+        if self.lines.try_recv().is_ok() {
+            self.is_wanted = false;
         }
-        drop(self.answer.send(line));
+        if !self.is_wanted {
+            self.is_wanted = self.wanted.send(()).is_ok();
+        }
+    }
+
+    /// What was typed; nothing if no one can answer.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    async fn line(&mut self) -> Option<String> {
+        let line = self.lines.recv().await;
+        self.is_wanted = false;
+        line.flatten()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use futures_util::FutureExt;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_question_that_nobody_waits_for_any_more_is_not_shown() {
+        let (asker, mut questions) = Asker::new(Screen::Stderr);
+        assert_eq!(asker.ask("withdrawn".to_owned()).now_or_never(), None);
+        let mut open = pin!(asker.ask("open".to_owned()));
+        assert_eq!((&mut open).now_or_never(), None);
+        let Step::Ask(shown) = questions.next().await else { panic!("a question is shown") };
+        assert_eq!(shown.question, "open");
+        shown.answer.send(Some("y".to_owned())).unwrap();
+        assert_eq!(open.await.as_deref(), Some("y"));
+    }
 
     #[test]
     fn a_person_sees_in_full_what_would_run_and_what_always_allows() {

@@ -5,25 +5,35 @@ mod ask;
 mod view;
 
 use std::{
+    pin::pin,
     process::ExitCode,
     time::{Duration, Instant},
 };
 
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use opencode_conductor::{
-    ClientStatistics, ConversationManager, CreateTaskSession, PermissionPolicy, PromptError,
-    PromptExecutionResult, PromptInput, SessionId, error_chain,
+    ClientStatistics, Completion, CreateTaskSession, PermissionPolicy, PromptError, PromptExecutionResult,
+    PromptInput, error_chain,
 };
 use opencode_conductor_cli::{backend::Backend, failure::Failure, interrupt::Interrupts, output};
 use serde::Serialize;
-use tokio::time::{MissedTickBehavior, interval};
+use serde_json::{Value, json};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_util::sync::CancellationToken;
 
-use self::{arguments::Permission, ask::Asker, view::View};
+use self::{
+    arguments::Permission,
+    ask::{Asker, Screen, Step},
+    view::View,
+};
 
 pub(crate) use self::arguments::Arguments;
 
 /// Often enough to look alive.
 const REDRAW: Duration = Duration::from_millis(80);
+
+/// How long the end waits after the person at the terminal does not.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// What `--json` prints: the result, or, if the model was not called, why as its completion.
 #[derive(Serialize)]
@@ -32,7 +42,7 @@ struct Report<'a> {
     #[serde(flatten)]
     result: Option<&'a PromptExecutionResult>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    completion: Option<&'a PromptError>,
+    completion: Option<Value>,
     elapsed_ms: u128,
     /// What the client did and saw; nothing where there is no server.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,7 +71,8 @@ async fn run_on(
     interrupts: &mut Interrupts,
 ) -> Result<ExitCode, Failure> {
     // Who answers when a tool needs permission or the model has a question.
-    let (asker, mut questions) = Asker::new();
+    let screen = if arguments.json { Screen::Stderr } else { Screen::Stdout };
+    let (asker, mut questions) = Asker::new(screen);
     let builder = backend.manager();
     let manager = match arguments.permission {
         Permission::Allow => builder.permissions(PermissionPolicy::AllowOnce),
@@ -87,47 +98,71 @@ async fn run_on(
     let mut view = (!arguments.json).then(|| View::new(backend.name(), arguments));
     let mut redraw = interval(REDRAW);
     redraw.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut interrupted = false;
+    let stop = CancellationToken::new();
+    let aborted = async {
+        stop.cancelled().await;
+        manager.abort(&session).await
+    };
+    let mut aborted = pin!(aborted.fuse());
     let ended = loop {
         tokio::select! {
-            ended = &mut running => break ended,
+            ended = &mut running => break Some(ended),
             Some(update) = next(&mut updates) => if let Some(view) = &mut view {
                 view.note(&update);
             },
-            _ = redraw.tick(), if view.is_some() => if let Some(view) = &mut view {
+            _ = redraw.tick(), if view.is_some() && !questions.is_any_shown() => if let Some(view) = &mut view {
                 view.draw(manager.conversation(&session).as_ref(), started.elapsed());
             },
-            Some(question) = questions.recv() => {
+            change = questions.next() => if let Step::Ask(question) = change {
                 if let Some(view) = &mut view {
                     view.clear();
                 }
-                tokio::select! {
-                    () = question.answer_from_terminal() => {}
-                    () = interrupts.next() => abort(&manager, &session).await?,
-                }
-            }
+                questions.show(question);
+            },
             () = interrupts.next() => {
-                if interrupted {
-                    return Err(Failure::task("stopped without waiting for the server"));
+                if stop.is_cancelled() {
+                    break None;
                 }
-                interrupted = true;
-                abort(&manager, &session).await?;
+                stop.cancel();
             }
+            // There is nothing to wait for.
+            Err(_) = &mut aborted => break None,
         }
     };
+    questions.withdraw();
     let elapsed = started.elapsed();
     let statistics = backend.statistics();
-    let changes = match &ended {
-        // An agent that cannot say, or not now, is no reason to fail.
-        Ok(result) if view.is_some() => result.diff().await.unwrap_or_default(),
-        _ => Vec::new(),
+    let mut changes = Vec::new();
+    let ended = if let Some(ended) = ended {
+        if let (Ok(result), Some(_)) = (&ended, &view) {
+            // An agent that cannot say, or not now, is no reason to fail.
+            let diff = interrupts.unless(result.diff()).await;
+            changes = diff.and_then(Result::ok).unwrap_or_default();
+        }
+        let _ = interrupts.unless(manager.shutdown()).await;
+        Some(ended)
+    } else {
+        // The prompt ends with what there is of it, unless it waits for the server to abort it.
+        let given_up = async {
+            let mut shutdown = pin!(manager.shutdown().fuse());
+            loop {
+                tokio::select! {
+                    ended = &mut running => break ended,
+                    () = &mut shutdown => {}
+                }
+            }
+        };
+        interrupts.unless(timeout(GRACE, given_up)).await.and_then(Result::ok)
     };
-    manager.shutdown().await;
 
     if arguments.json {
         let report = Report {
-            result: ended.as_ref().ok(),
-            completion: ended.as_ref().err(),
+            result: ended.as_ref().and_then(|ended| ended.as_ref().ok()),
+            completion: match &ended {
+                Some(Ok(_)) => None,
+                Some(Err(error)) => Some(json!(error)),
+                None => Some(json!(Completion::GivenUp)),
+            },
             elapsed_ms: elapsed.as_millis(),
             client: statistics,
         };
@@ -136,9 +171,10 @@ async fn run_on(
         output::print_json(&format!("{report}\n"))
             .map_err(|error| Failure::because("cannot print the result", &error))?;
     } else if let Some(mut view) = view {
-        view.finish(ended.as_ref().ok(), &changes, elapsed, statistics.as_ref());
+        let result = ended.as_ref().and_then(|ended| ended.as_ref().ok());
+        view.finish(result, &changes, elapsed, statistics.as_ref());
     }
-    status(ended)
+    ended.map_or_else(|| Err(Failure::task("stopped without waiting for the server")), status)
 }
 
 /// Whether the task succeeded, and if not, one line on why.
@@ -153,11 +189,6 @@ fn status(ended: Result<PromptExecutionResult, PromptError>) -> Result<ExitCode,
         }
         Err(error) => Err(Failure::task(error_chain(&error))),
     }
-}
-
-async fn abort(manager: &ConversationManager, session: &SessionId) -> Result<(), Failure> {
-    let aborted = manager.abort(session).await;
-    aborted.map(drop).map_err(|error| Failure::task(error_chain(&error)))
 }
 
 async fn next<S: futures_util::Stream + Unpin>(stream: &mut Option<S>) -> Option<S::Item> {
