@@ -37,23 +37,45 @@ pub fn print(text: &str, colours: Colours) -> io::Result<()> {
     stdout.write_all(filtered(text, colours).as_bytes()).and_then(|()| stdout.flush())
 }
 
-/// Prints lines for good, then lines that the next call will draw over; `n_live` counts those.
-pub fn redraw(n_live: &mut usize, scrolled: &[String], live: &[String]) {
-    let mut frame = String::from("\x1b[?25l\r");
-    if *n_live > 0 {
-        // Writing to a string cannot fail.
-        let _ = write!(frame, "\x1b[{n_live}A");
+/// Lines at the bottom of the terminal that are drawn over and over. Dropping it leaves them, and shows the cursor again.
+#[derive(Debug, Default)]
+pub struct LiveLines {
+    n_lines: usize,
+}
+
+impl LiveLines {
+    /// Prints lines for good, then lines that the next call will draw over.
+    pub fn redraw(&mut self, scrolled: &[String], live: &[String]) {
+        let mut frame = String::from("\x1b[?25l\r");
+        if self.n_lines > 0 {
+            // Writing to a string cannot fail.
+            let _ = write!(frame, "\x1b[{}A", self.n_lines);
+        }
+        frame.push_str("\x1b[J");
+        for line in scrolled.iter().chain(live) {
+            // One that went on below would not be drawn over.
+            frame.push_str(&filtered(line, Colours::of_stdout()).replace('\n', "\u{fffd}"));
+            frame.push('\n');
+        }
+        if live.is_empty() {
+            frame.push_str(SHOW_CURSOR);
+        }
+        self.n_lines = live.len();
+        write_frame(&frame);
     }
-    frame.push_str("\x1b[J");
-    for line in scrolled.iter().chain(live) {
-        // One that went on below would not be drawn over.
-        frame.push_str(&filtered(line, Colours::of_stdout()).replace('\n', "\u{fffd}"));
-        frame.push('\n');
+}
+
+impl Drop for LiveLines {
+    fn drop(&mut self) {
+        if self.n_lines > 0 {
+            write_frame(SHOW_CURSOR);
+        }
     }
-    if live.is_empty() {
-        frame.push_str("\x1b[?25h");
-    }
-    *n_live = live.len();
+}
+
+const SHOW_CURSOR: &str = "\x1b[?25h";
+
+fn write_frame(frame: &str) {
     let mut stdout = stdout().lock();
     // A reader that has seen enough is no reason to stop what runs.
     let _ = stdout.write_all(frame.as_bytes()).and_then(|()| stdout.flush());

@@ -10,9 +10,11 @@ mod terminal;
 
 use std::{
     fs,
+    io::Read,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Output, Stdio},
+    thread::JoinHandle,
     time::Duration,
 };
 
@@ -24,7 +26,10 @@ use opencode_conductor::{
     },
     wire::PermissionReply,
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    process::{Pid, Signal, kill_process},
+    termios::{Winsize, tcsetwinsize},
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -549,28 +554,81 @@ async fn ctrl_c_aborts_the_whole_fleet() {
     assert_eq!(ended.stderr, "conductor: 5 of 5 tasks did not succeed\n");
 }
 
-/// Starts a command on prompts that never end and that the server does not abort, and interrupts it twice.
-async fn interrupted_twice(mut command: Command, fake: &FakeOpenCode, n_running: usize) -> Ended {
+/// A server that does not abort, and a prompt that never ends on it.
+async fn unstoppable() -> (FakeOpenCode, String) {
+    let fake = FakeOpenCode::start().await.unwrap();
     fake.inject(Route::Abort, Fault::Hang).always();
     let prompt = Script::new([Step::text("never said").gate_before("never")]).prompt("wait");
-    command.args(["--server", &fake.url(), &prompt]);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let begun = fake.wait_for(|log| log.gates_reached.len() >= n_running);
-    timeout(PATIENCE, begun).await.expect("the tasks start");
-    signal(&child, Signal::INT);
+    (fake, prompt)
+}
+
+async fn interrupt_twice(child: &Child, fake: &FakeOpenCode) {
+    signal(child, Signal::INT);
     let aborting = fake.wait_for(|log| log.count(Route::Abort) >= 1);
     timeout(PATIENCE, aborting).await.expect("the first is heard");
-    signal(&child, Signal::INT);
-    ended(child).await
+    signal(child, Signal::INT);
 }
 
 #[tokio::test]
 async fn a_second_ctrl_c_does_not_wait_and_still_reports() {
-    let fake = FakeOpenCode::start().await.unwrap();
-    let ended = interrupted_twice(conductor("run", &["--json"]), &fake, 1).await;
+    let (fake, prompt) = unstoppable().await;
+    let mut command = conductor("run", &["--json", "--server", &fake.url(), &prompt]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    timeout(PATIENCE, fake.wait_at("never")).await.expect("the task starts");
+    interrupt_twice(&child, &fake).await;
+    let ended = ended(child).await;
     assert_eq!(ended.status, 1, "{ended}");
     assert_eq!(ended.json()["completion"]["type"], "givenUp", "{ended}");
     assert_eq!(ended.stderr, "conductor: stopped without waiting for the server\n");
+}
+
+/// Starts a program whose standard output is a terminal of this width; what it printed is known after its end.
+fn spawn_on_terminal(mut command: Command, columns: u16) -> (Child, JoinHandle<String>) {
+    let (mut person, program) = terminal::open();
+    tcsetwinsize(&person, Winsize { ws_row: 30, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+    let child = command.stdout(Stdio::from(program)).spawn().unwrap();
+    // The command has the terminal open, too.
+    drop(command);
+    let printed = std::thread::spawn(move || {
+        let mut printed = Vec::new();
+        // Its end is an error: the terminal hangs up.
+        let _ = person.read_to_end(&mut printed);
+        String::from_utf8(printed).unwrap()
+    });
+    (child, printed)
+}
+
+#[tokio::test]
+async fn a_second_ctrl_c_still_names_what_the_fleet_keeps_and_shows_the_cursor() {
+    for json in [&[][..], &["--json"]] {
+        let (fake, prompt) = unstoppable().await;
+        let (repository, place) = (repository().await, TempDir::new().unwrap());
+        let (url, path) = (fake.url(), repository.path().to_str().unwrap());
+        let arguments = ["--directory", path, "--server", &url, &prompt];
+        let mut command = conductor("fleet", &[json, &arguments].concat());
+        command.env("TMPDIR", place.path()).stderr(Stdio::piped());
+        let (child, printed) = spawn_on_terminal(command, 80);
+        timeout(PATIENCE, fake.wait_at("never")).await.expect("a task starts");
+        let of_fleet = fs::read_dir(place.path()).unwrap().next().unwrap().unwrap().path();
+        let worktree = of_fleet.join("task-01").canonicalize().unwrap();
+        fs::write(worktree.join("new"), "work\n").unwrap();
+        interrupt_twice(&child, &fake).await;
+        let ended = ended(child).await;
+        let printed = printed.join().unwrap();
+        assert_eq!(ended.status, 1, "{printed}\n{ended}");
+        assert!(worktree.join("new").exists(), "{printed}");
+        if json.is_empty() {
+            let kept = format!("kept, since there is work in it: {}", worktree.display());
+            assert!(printed.contains(&kept) && printed.contains("✗ given up"), "{printed}");
+            assert!(printed.rfind("\x1b[?25h") > printed.rfind("\x1b[?25l"), "{printed:?}");
+        } else {
+            let report: Value = serde_json::from_str(&printed).unwrap();
+            assert_eq!(report["tasks"][0]["completion"]["type"], "givenUp", "{printed}");
+            assert_eq!(report["kept"], json!([worktree]), "{printed}");
+            assert_eq!(report["tasks"][0]["changedFiles"], 1, "{printed}");
+        }
+        assert_eq!(ended.stderr, "conductor: 1 of 1 tasks did not succeed\n");
+    }
 }
 
 #[tokio::test]

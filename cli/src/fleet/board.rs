@@ -6,7 +6,7 @@ use std::{
 };
 
 use opencode_conductor_cli::{
-    output::{self, Colours},
+    output::{self, Colours, LiveLines},
     style::{self, Ink, Style, shorten},
 };
 
@@ -21,7 +21,7 @@ const BAR: usize = 16;
 pub(crate) struct Board {
     style: Style,
     rows: Vec<Row>,
-    n_live: usize,
+    live: LiveLines,
     frame: usize,
 }
 
@@ -45,7 +45,8 @@ impl Board {
             prompt: style::harmless(task.prompt.lines().next().unwrap_or_default()),
             state: State::Waiting,
         };
-        let board = Self { style, rows: tasks.iter().map(row).collect(), n_live: 0, frame: 0 };
+        let board =
+            Self { style, rows: tasks.iter().map(row).collect(), live: LiveLines::default(), frame: 0 };
         let words = format!("{}, {concurrency} at a time, {server}", style::plural(tasks.len(), "task"));
         write(&format!(
             "{} {}\n",
@@ -109,13 +110,13 @@ impl Board {
         });
         let mut lines: Vec<String> = shown.into_iter().map(|row| self.line(row, columns)).collect();
         lines.push(self.total(hidden, elapsed));
-        output::redraw(&mut self.n_live, &[], &lines);
+        self.live.redraw(&[], &lines);
     }
 
     /// Takes the board away; the summary says it all.
     pub(crate) fn close(&mut self) {
         if self.style.live {
-            output::redraw(&mut self.n_live, &[], &[]);
+            self.live.redraw(&[], &[]);
         }
     }
 

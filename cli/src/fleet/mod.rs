@@ -7,11 +7,13 @@ mod work;
 mod worktrees;
 
 use std::{
+    pin::pin,
     process::ExitCode,
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use futures_util::FutureExt;
 use opencode_conductor::worktree::IgnoredFiles;
 use opencode_conductor_cli::{
     backend::Backend,
@@ -22,14 +24,14 @@ use opencode_conductor_cli::{
 use tokio::{
     sync::{Semaphore, mpsc},
     task::JoinSet,
-    time::{MissedTickBehavior, interval},
+    time::{MissedTickBehavior, interval, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use self::{
     board::Board,
     summary::Summary,
-    work::{Outcome, Task},
+    work::{End, Outcome, Task},
     worktrees::Worktrees,
 };
 
@@ -37,6 +39,9 @@ pub(crate) use self::arguments::Arguments;
 
 /// Often enough to look alive.
 const REDRAW: Duration = Duration::from_millis(100);
+
+/// How long the end waits after the person at the terminal does not.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Runs the tasks; whether all succeeded is the program's end.
 pub(crate) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -60,7 +65,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     // What it started is killed if it takes too long for somebody.
     let _ = interrupts.unless(backend.stop()).await;
     let kept = worktrees.remove_unchanged(arguments.ignored_files()).await;
-    let summary = summary?.with_kept(kept);
+    let summary = summary.with_kept(kept);
     // A reader that has seen enough is no failure.
     let _ = if arguments.json {
         output::print_json(&format!("{:#}\n", summary.json()))
@@ -76,7 +81,7 @@ async fn run_all(
     arguments: &Arguments,
     tasks: Vec<Task>,
     interrupts: &mut Interrupts,
-) -> Result<Summary, Failure> {
+) -> Summary {
     // One manager for all: their sessions share its connections, one event stream per directory.
     let manager = backend.manager().permissions(arguments.permissions()).build();
     let places = Arc::new(Semaphore::new(arguments.concurrency));
@@ -94,7 +99,7 @@ async fn run_all(
     let mut outcomes: Vec<Option<Outcome>> = tasks.iter().map(|_| None).collect();
     let mut redraw = interval(REDRAW);
     redraw.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    loop {
+    let is_over = loop {
         tokio::select! {
             Some((index, news)) = reader.recv() => if let Some(board) = &mut board {
                 board.note(index, news);
@@ -108,23 +113,46 @@ async fn run_all(
                 }
                 // A task that panicked has no outcome, and the summary says so.
                 Some(Err(_)) => {}
-                None => break,
+                None => break true,
             },
             _ = redraw.tick(), if board.is_some() => if let Some(board) = &mut board {
                 board.draw(started.elapsed());
             },
             () = interrupts.next() => {
                 if stop.is_cancelled() {
-                    return Err(Failure::task("stopped without waiting for the server"));
+                    break false;
                 }
                 stop.cancel();
             }
         }
-    }
+    };
     if let Some(board) = &mut board {
         board.close();
     }
-    let summary = Summary::new(tasks, outcomes, started.elapsed(), backend.statistics());
-    manager.shutdown().await;
-    Ok(summary)
+    let statistics = backend.statistics();
+    if is_over {
+        let _ = interrupts.unless(manager.shutdown()).await;
+    } else {
+        // The tasks end with what there is of them, unless they wait for the server to abort them.
+        let given_up = async {
+            let mut shutdown = pin!(manager.shutdown().fuse());
+            loop {
+                tokio::select! {
+                    ended = running.join_next() => match ended {
+                        Some(Ok((index, outcome))) => outcomes[index] = Some(outcome),
+                        Some(Err(_)) => {}
+                        None => break,
+                    },
+                    () = &mut shutdown => {}
+                }
+            }
+        };
+        let _ = interrupts.unless(timeout(GRACE, given_up)).await;
+        running.shutdown().await;
+        for (task, outcome) in tasks.iter().zip(&mut outcomes).filter(|(_, outcome)| outcome.is_none()) {
+            let work = task.worktree.work().await.unwrap_or_default();
+            *outcome = Some(Outcome { end: End::GivenUp, elapsed: started.elapsed(), work });
+        }
+    }
+    Summary::new(tasks, outcomes, started.elapsed(), statistics)
 }

@@ -35,6 +35,10 @@ pub(crate) fn verdict(outcome: &Outcome) -> (Ink, String) {
         End::Failed(error) => (Ink::Red, format!("✗ {}", error_chain(error))),
         End::NoSession(error) => (Ink::Red, format!("✗ {error}")),
         End::NotStarted => (Ink::Yellow, "■ not started".to_owned()),
+        End::GivenUp => {
+            let (mark, ink, words) = ending::mark(&Completion::GivenUp);
+            (ink, format!("{mark} {words}"))
+        }
     }
 }
 
@@ -42,7 +46,7 @@ impl Outcome {
     fn result(&self) -> Option<&PromptExecutionResult> {
         match &self.end {
             End::Ran(result) => Some(result),
-            End::Failed(_) | End::NoSession(_) | End::NotStarted => None,
+            End::Failed(_) | End::NoSession(_) | End::NotStarted | End::GivenUp => None,
         }
     }
 
@@ -81,6 +85,7 @@ impl Summary {
                     json!({"completion": {"type": "noSession", "message": error}})
                 }
                 Some(End::NotStarted) => json!({"completion": {"type": "notStarted"}}),
+                Some(End::GivenUp) => json!({"completion": Completion::GivenUp}),
                 None => json!({}),
             };
             report["task"] = json!(task.id);

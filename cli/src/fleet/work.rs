@@ -49,6 +49,8 @@ pub(crate) enum End {
     NoSession(String),
     /// The user pressed Ctrl-C before its turn.
     NotStarted,
+    /// The user pressed Ctrl-C again while it was aborted.
+    GivenUp,
 }
 
 type Reports = mpsc::UnboundedSender<(usize, News)>;

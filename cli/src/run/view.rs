@@ -8,7 +8,7 @@ use opencode_conductor::{
 };
 use opencode_conductor_cli::{
     ending,
-    output::{self, Colours},
+    output::{self, Colours, LiveLines},
     refused, steps,
     style::{self, Ink, Style, shorten, wrap},
 };
@@ -31,7 +31,7 @@ pub(crate) struct View {
     /// Whether the last of them was close.
     close: bool,
     /// Lines at the bottom that will be drawn again.
-    n_live: usize,
+    live: LiveLines,
     frame: usize,
     /// Why nothing moves, if there is a reason.
     remark: Option<String>,
@@ -53,7 +53,7 @@ impl View {
             style,
             printed: HashSet::new(),
             close: false,
-            n_live: 0,
+            live: LiveLines::default(),
             frame: 0,
             remark: None,
             stream_lost: false,
@@ -118,7 +118,7 @@ impl View {
             live.drain(..live.len().saturating_sub(room));
             live.push(String::new());
             live.push(self.status_line(state, elapsed));
-            output::redraw(&mut self.n_live, &scrolled, &live);
+            self.live.redraw(&scrolled, &live);
         } else {
             print(&scrolled);
         }
@@ -127,7 +127,7 @@ impl View {
     /// Takes the changing lines away.
     pub(crate) fn clear(&mut self) {
         if self.style.live {
-            output::redraw(&mut self.n_live, &[], &[]);
+            self.live.redraw(&[], &[]);
         }
     }
 
