@@ -9,6 +9,8 @@ use std::{
     io::{self, Write, stderr, stdout},
 };
 
+use unicode_width::UnicodeWidthChar;
+
 use crate::style::Style;
 
 /// Whether a program's own colours are among what it prints.
@@ -52,13 +54,22 @@ impl LiveLines {
             let _ = write!(frame, "\x1b[{}A", self.n_lines);
         }
         frame.push_str("\x1b[J");
-        for line in scrolled.iter().chain(live) {
-            // One that went on below would not be drawn over.
-            frame.push_str(&filtered(line, Colours::of_stdout()).replace('\n', "\u{fffd}"));
+        let colours = Colours::of_stdout();
+        for line in scrolled {
+            frame.push_str(&filtered(line, colours).replace('\n', "\u{fffd}"));
             frame.push('\n');
         }
         if live.is_empty() {
             frame.push_str(SHOW_CURSOR);
+        } else {
+            // One that went on below would not be drawn over. How wide some characters are only the terminal knows, so that it
+            // must not wrap either.
+            frame.push_str("\x1b[?7l");
+            for line in live {
+                frame.push_str(&cut(line, Style::columns(), colours));
+                frame.push('\n');
+            }
+            frame.push_str("\x1b[?7h");
         }
         self.n_lines = live.len();
         write_frame(&frame);
@@ -152,6 +163,33 @@ pub fn spelled_out(text: &str) -> String {
     shown
 }
 
+/// A line as [`filtered`], cut to at most `columns`; its colours take none of them, and end with it.
+fn cut(line: &str, columns: usize, colours: Colours) -> String {
+    let line = filtered(line, colours).replace('\t', " ").replace('\n', "\u{fffd}");
+    let (mut used, mut has_colour, mut rest) = (0, false, line.as_str());
+    // Where the last column begins, in which a longer line has a mark.
+    let mut last = None;
+    while let Some(c) = rest.chars().next() {
+        let at = line.len() - rest.len();
+        if let Some(length) = own_colour(rest) {
+            has_colour = true;
+            rest = &rest[length..];
+            continue;
+        }
+        let width = c.width().unwrap_or(0);
+        if used + width >= columns {
+            last.get_or_insert(at);
+        }
+        used += width;
+        if used > columns {
+            let kept = &line[..last.unwrap_or(at)];
+            return format!("{kept}…{}", if has_colour { "\x1b[0m" } else { "" });
+        }
+        rest = &rest[c.len_utf8()..];
+    }
+    line
+}
+
 /// How long the colour is that a text begins with, if it is one that programs here use.
 fn own_colour(text: &str) -> Option<usize> {
     let (code, _) = text.strip_prefix("\x1b[")?.split_once('m')?;
@@ -195,6 +233,24 @@ mod tests {
         }
         assert_eq!(filtered("\x1b[31mred\x1b[0m", Colours::Kept), "\x1b[31mred\x1b[0m");
         assert_eq!(filtered("\x1b[31mred", Colours::None), "\u{fffd}[31mred");
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_cut_and_its_colours_end() {
+        let rows = [
+            ("12345678", "12345678"),
+            ("123456789", "1234567…"),
+            ("漢漢漢漢", "漢漢漢漢"),
+            ("漢漢漢漢.", "漢漢漢…"),
+            ("1漢漢漢漢", "1漢漢漢…"),
+            ("\x1b[31m1234\x1b[0m5678", "\x1b[31m1234\x1b[0m5678"),
+            ("\x1b[31m1234567890\x1b[0m", "\x1b[31m1234567…\x1b[0m"),
+            ("12345678\x1b[31m\x1b[0m", "12345678\x1b[31m\x1b[0m"),
+            ("a\tb\nc", "a b\u{fffd}c"),
+        ];
+        for (line, expected) in rows {
+            assert_eq!(cut(line, 8, Colours::Kept), expected, "{line:?}");
+        }
     }
 
     #[test]

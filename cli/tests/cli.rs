@@ -38,6 +38,7 @@ use tokio::{
     process::{Child, Command},
     time::timeout,
 };
+use unicode_width::UnicodeWidthStr;
 
 /// How long a program may take before something is wrong with it.
 const PATIENCE: Duration = Duration::from_secs(400);
@@ -629,6 +630,35 @@ async fn a_second_ctrl_c_still_names_what_the_fleet_keeps_and_shows_the_cursor()
         }
         assert_eq!(ended.stderr, "conductor: 1 of 1 tasks did not succeed\n");
     }
+}
+
+#[tokio::test]
+async fn nothing_that_is_drawn_over_is_wider_than_the_terminal() {
+    for (name, columns) in [("fleet", 80), ("fleet", 40), ("run", 40)] {
+        let mut command = conductor(name, &[&says(&"All is well. ".repeat(9))]);
+        if name == "fleet" {
+            command.args(["--tasks", "30", "--concurrency", "30"]);
+        }
+        let (child, printed) = spawn_on_terminal(command, columns);
+        let ended = ended(child).await;
+        let printed = printed.join().unwrap();
+        assert_eq!(ended.status, 0, "{printed}\n{ended}");
+        // The terminal is told not to wrap what is drawn over, and to wrap the rest.
+        let frames: Vec<&str> =
+            printed.split("\x1b[?7l").skip(1).map(|rest| rest.split_once("\x1b[?7h").unwrap().0).collect();
+        assert!(!frames.is_empty(), "{printed:?}");
+        for line in frames.iter().flat_map(|frame| frame.lines()) {
+            let words = without_colours(line);
+            assert!(words.width() <= usize::from(columns), "{name}: {words:?} has {}", words.width());
+        }
+    }
+}
+
+fn without_colours(line: &str) -> String {
+    let mut parts = line.split("\x1b[");
+    let first = parts.next().unwrap_or_default();
+    let others = parts.map(|part| part.split_once('m').expect("a colour").1);
+    [first].into_iter().chain(others).collect()
 }
 
 #[tokio::test]

@@ -15,8 +15,12 @@ use super::{
     work::{News, Outcome, Task},
 };
 
-/// How wide a bar is.
+/// How wide a task's bar is.
 const BAR: usize = 16;
+/// How wide the words on how a task is doing may be.
+const WORDS: usize = 36;
+/// How wide the bar of all tasks is, if there is room.
+const TOTAL_BAR: usize = 40;
 
 pub(crate) struct Board {
     style: Style,
@@ -109,7 +113,7 @@ impl Board {
             !hide
         });
         let mut lines: Vec<String> = shown.into_iter().map(|row| self.line(row, columns)).collect();
-        lines.push(self.total(hidden, elapsed));
+        lines.push(self.total(hidden, elapsed, columns));
         self.live.redraw(&[], &lines);
     }
 
@@ -123,22 +127,26 @@ impl Board {
     #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
     fn line(&self, row: &Row, columns: usize) -> String {
         let style = self.style;
+        let name = style.paint(Ink::Bold, &row.name);
+        // Where there is no room for all, how a task is doing matters most.
+        let room = columns.checked_sub(row.name.len() + BAR + WORDS + 6);
+        let n_words = if room.is_some() { WORDS } else { columns.saturating_sub(row.name.len() + 2) };
         let (bar, words) = match &row.state {
             State::Waiting => (style.paint(Ink::Dim, &"─".repeat(BAR)), style.paint(Ink::Dim, "waiting")),
             State::Running { since, doing, n_tools } => {
                 let now = Instant::now().duration_since(*since);
                 let words =
                     format!("{} · {} · {doing}", style::duration(now), style::plural(*n_tools, "tool"));
-                (self.pulse(), shorten(&words, 36))
+                (self.pulse(), shorten(&words, n_words))
             }
             State::Ended { ink, words } => {
-                (style.paint(*ink, &"━".repeat(BAR)), style.paint(*ink, &shorten(words, 36)))
+                (style.paint(*ink, &"━".repeat(BAR)), style.paint(*ink, &shorten(words, n_words)))
             }
         };
-        let room = columns.saturating_sub(row.name.len() + BAR + 36 + 6);
+        let Some(room) = room else { return format!("{name}  {words}") };
         let prompt = shorten(&row.prompt, room);
         let gap = " ".repeat(room.saturating_sub(style::width(&prompt)));
-        format!("{}  {prompt}{gap}  {bar}  {words}", style.paint(Ink::Bold, &row.name))
+        format!("{name}  {prompt}{gap}  {bar}  {words}")
     }
 
     /// Something that moves: how far a task is cannot be known.
@@ -149,17 +157,20 @@ impl Board {
         self.style.paint(Ink::Cyan, &pulse)
     }
 
-    fn total(&self, hidden: usize, elapsed: Duration) -> String {
+    fn total(&self, hidden: usize, elapsed: Duration, columns: usize) -> String {
         let n_ended = self.rows.iter().filter(|row| matches!(row.state, State::Ended { .. })).count();
         let n_running = self.rows.iter().filter(|row| matches!(row.state, State::Running { .. })).count();
-        let filled = 40 * n_ended / self.rows.len().max(1);
-        let bar = format!("{}{}", "█".repeat(filled), "░".repeat(40 - filled));
         let mut words = format!("{n_ended} of {} ended, {n_running} running", self.rows.len());
         if hidden > 0 {
             // Writing to a string cannot fail.
             let _ = write!(words, ", {hidden} not shown");
         }
-        format!("{} {words}, {}", self.style.paint(Ink::Green, &bar), style::duration(elapsed))
+        // Writing to a string cannot fail.
+        let _ = write!(words, ", {}", style::duration(elapsed));
+        let length = columns.saturating_sub(style::width(&words) + 1).min(TOTAL_BAR);
+        let filled = length * n_ended / self.rows.len().max(1);
+        let bar = format!("{}{}", "█".repeat(filled), "░".repeat(length - filled));
+        format!("{} {words}", self.style.paint(Ink::Green, &bar)).trim_start().to_owned()
     }
 }
 
