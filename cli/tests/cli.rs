@@ -1047,6 +1047,7 @@ mod real_server {
         let ended = run(home.conductor("fleet", &args)).await;
         assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{ended}");
         assert_eq!(ended.json()["succeeded"], 6);
+        assert_eq!(ended.json()["kept"], json!([]), "the server's own files are no work");
     }
 
     /// A commit on no branch is gone with its worktree, and git sees no changed file.

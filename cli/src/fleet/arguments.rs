@@ -18,7 +18,7 @@ const MAX_TASKS: usize = 1000;
 
 const AFTER_HELP: &str = "\
 Worktrees in which a task has left work (files, ignored files, commits) are kept and named in the summary.
-Ctrl-C aborts everything that runs, starts nothing more, and still prints the summary.
+Ctrl-C aborts everything that runs, starts nothing more, and still prints the summary; a second one does not wait for the aborts.
 
 Exit status: 0 all tasks succeeded, 1 not all did, 2 they could not be tried";
 
