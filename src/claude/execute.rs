@@ -35,6 +35,9 @@ impl ClaudeSession {
         match self.run(prompt, from, turn).await {
             Ok(execution) => execution,
             Err(NotSent { ended, abort, cause }) => {
+                // A turn that was begun is not over because it cannot be looked for now.
+                let is_begun = from >= Phase::Started && ended == Ended::NotDelivered;
+                let ended = if is_begun { Ended::Stopped(Stop::GivenUp) } else { ended };
                 let mut execution = Execution::new(ended, from.delivery());
                 (execution.abort, execution.cause) = (abort, cause);
                 execution
@@ -52,7 +55,16 @@ impl ClaudeSession {
         let must_be_over = from >= Phase::Accepted;
         let rest = self.come_to_rest(turn, limits).await;
         if from > Phase::Prepared {
-            let recorded = self.look_up(&prompt.message_id)?;
+            let recorded = match self.look_up(&prompt.message_id) {
+                Ok(recorded) => recorded,
+                Err(error) => {
+                    rest?;
+                    tracing::warn!(session = %self.id, %error, "the transcript cannot be read");
+                    // What became of it may be found out later.
+                    let cause = Some(error.at(from.delivery()));
+                    return Err(NotSent { ended: Ended::Stopped(Stop::GivenUp), abort: None, cause });
+                }
+            };
             match rest {
                 Ok(()) => {}
                 // It would not be sent in any case, and the session's owner does not work on it.
@@ -73,8 +85,15 @@ impl ClaudeSession {
             NotSent { ended: Ended::NotDelivered, abort: None, cause: Some(cause) }
         })?;
         let mut n_sent = 0;
+        // What is known of it since it was sent.
+        let mut sent = None;
         loop {
-            self.start(&request.setup).await?;
+            if let Err(error) = self.start(&request.setup).await {
+                return match sent {
+                    Some(delivery) => Ok(not_delivered(error, delivery)),
+                    None => Err(error.into()),
+                };
+            }
             if from == Phase::Prepared && n_sent == 0 && turn.record(Phase::Submitted).await.is_err() {
                 return Ok(Execution::new(Ended::NotRecorded, Delivery::NotSent));
             }
@@ -90,7 +109,12 @@ impl ClaudeSession {
                 let activity = &self.live.state().activity;
                 (activity.progress, activity.has_spoken)
             };
-            let recorded = self.look_up(&prompt.message_id)?;
+            let read = self.look_up(&prompt.message_id);
+            let is_unread = read.is_err();
+            let recorded = read.unwrap_or_else(|error| {
+                tracing::warn!(session = %self.id, %error, "the transcript cannot be read");
+                Recorded::default()
+            });
             let is_refusal = !has_spoken && exit.status.is_some_and(|status| status.code().is_some());
             let cause = self.exit_error(exit);
             if let Some(mut execution) = known_end(&recorded, progress >= Progress::Started) {
@@ -98,12 +122,16 @@ impl ClaudeSession {
                 self.describe(&mut execution, recorded);
                 return Ok(execution);
             }
-            // Nothing of it is on disk, and no model was called: it may be sent again.
-            if is_refusal || n_sent > limits.max_kicks {
-                let delivery = if progress == Progress::Sent { Delivery::NotSent } else { Delivery::Unknown };
-                let cause = Some(cause.at(delivery));
-                return Ok(Execution { cause, ..Execution::new(Ended::NotDelivered, delivery) });
+            // Whether it is on disk is not known, so that it might run twice.
+            if is_unread {
+                return Ok(not_delivered(cause, Delivery::Unknown));
             }
+            // Nothing of it is on disk, and no model was called: it may be sent again.
+            let delivery = if progress == Progress::Sent { Delivery::NotSent } else { Delivery::Unknown };
+            if is_refusal || n_sent > limits.max_kicks {
+                return Ok(not_delivered(cause, delivery));
+            }
+            sent = Some(delivery);
         }
     }
 
@@ -220,6 +248,12 @@ impl ClaudeSession {
         }
         exit.into_error()
     }
+}
+
+/// A prompt that is given up before the model was called for it, as far as is known.
+fn not_delivered(cause: ClaudeError, delivery: Delivery) -> Execution {
+    let cause = Some(cause.at(delivery));
+    Execution { cause, ..Execution::new(Ended::NotDelivered, delivery) }
 }
 
 /// The end of a prompt that is known from disk. One that the model was called for, and that has no answer there, was interrupted.

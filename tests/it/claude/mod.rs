@@ -8,3 +8,4 @@ mod real_errors;
 mod requests;
 mod resume;
 mod stage;
+mod unread;
