@@ -12,7 +12,7 @@ use super::{
     process::Exit,
     recorded::{NOT_LOGGED_IN, PromptPosition, Recorded, answer, is_refusal},
     request::Request,
-    rest::NotSent,
+    rest::{Awaited, NotSent},
     session::{CLOSE_GRACE, ClaudeSession},
     wait::{Wait, Waited},
     wire::{AssistantLine, StreamMessage, TurnResult},
@@ -53,7 +53,7 @@ impl ClaudeSession {
     ) -> Result<Execution, NotSent> {
         let limits = turn.limits();
         let must_be_over = from >= Phase::Accepted;
-        let rest = self.come_to_rest(turn, limits).await;
+        let rest = self.come_to_rest(turn, limits, self.awaited(prompt, from)).await;
         if from > Phase::Prepared {
             let recorded = match self.look_up(&prompt.message_id) {
                 Ok(recorded) => recorded,
@@ -133,6 +133,20 @@ impl ClaudeSession {
             }
             sent = Some(delivery);
         }
+    }
+
+    /// Whose turn it is that may run before a prompt is sent.
+    fn awaited(&self, prompt: &PreparedPrompt, from: Phase) -> Awaited {
+        let is_own = match from {
+            Phase::Prepared => false,
+            // One that its caller named is as far as that although it was never sent.
+            Phase::Submitted => {
+                let is_last = |recorded: Recorded| recorded.position == PromptPosition::Last;
+                self.held().is_some() || self.look_up(&prompt.message_id).is_ok_and(is_last)
+            }
+            Phase::Accepted | Phase::Started | Phase::Finished => true,
+        };
+        if is_own { Awaited::Own } else { Awaited::Earlier }
     }
 
     /// What became of a prompt that was waited for.

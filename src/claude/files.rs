@@ -171,12 +171,8 @@ impl Files {
     fn texts(&self, session: &SessionId, directory: &Directory) -> Result<Option<Texts>, ClaudeError> {
         let Some(path) = self.transcript(session, Some(directory)) else { return Ok(None) };
         let Some(main) = read_if_there(&path)? else { return Ok(None) };
-        let entries = fs::read_dir(path.with_extension("").join("subagents"));
-        let entries = entries.into_iter().flatten().filter_map(Result::ok);
-        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-        paths.sort();
         let mut subagents = Vec::new();
-        for path in paths.iter().filter(|path| path.extension().is_some_and(|ending| ending == "jsonl")) {
+        for path in &subagent_paths(&path) {
             let name = path.file_stem().unwrap_or_default().to_string_lossy();
             let Some(id) = name.strip_prefix("agent-") else { continue };
             let Some(lines) = read_if_there(path)? else { continue };
@@ -184,6 +180,13 @@ impl Files {
             subagents.push(Text { id: id.to_owned(), lines, meta });
         }
         Ok(Some(Texts { main, subagents }))
+    }
+
+    /// How much is in the transcripts of a session and its subagents; nothing if there are none.
+    pub(super) fn size(&self, session: &SessionId, directory: &Directory) -> u64 {
+        let Some(main) = self.transcript(session, Some(directory)) else { return 0 };
+        let paths = subagent_paths(&main).into_iter().chain([main]);
+        paths.filter_map(|path| path.metadata().ok()).map(|file| file.len()).sum()
     }
 
     /// Ends the half line that a killed process may have left, so that what the next one writes does not become part of it. Only for
@@ -240,6 +243,16 @@ impl ClaudeFiles {
         };
         self.main.iter().rev().find_map(cost)
     }
+}
+
+/// The transcripts of the subagents of a session, in the order of their names.
+fn subagent_paths(main: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(main.with_extension("").join("subagents"));
+    let paths = entries.into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
+    let mut paths: Vec<PathBuf> =
+        paths.filter(|path| path.extension().is_some_and(|ending| ending == "jsonl")).collect();
+    paths.sort();
+    paths
 }
 
 /// A file without its last line if that has no end: it is still being written.

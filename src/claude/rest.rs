@@ -52,13 +52,28 @@ impl From<NotSent> for Unprepared {
     }
 }
 
+/// Whose turn it is that is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Awaited {
+    /// That of the prompt that waits: its limits hold, and it is aborted with the prompt.
+    Own,
+    /// An earlier one. It is left alone when the prompt that waits for it is out of patience, or is aborted.
+    Earlier,
+}
+
 impl ClaudeSession {
     /// Makes this the session's only owner, and waits until nothing runs in it.
     pub(super) async fn come_to_rest(
         &self,
         turn: &dyn TurnHost,
         limits: &WaitOptions,
+        awaited: Awaited,
     ) -> Result<(), NotSent> {
+        let mut limits = limits.clone();
+        if awaited == Awaited::Earlier {
+            limits = limits.on_limit(TimeoutAction::Leave);
+        }
+        let limits = &limits;
         let is_held = self.held().is_some();
         if !is_held {
             let path = self.shared.files.lock(&self.id);
@@ -67,7 +82,7 @@ impl ClaudeSession {
                 stop = turn.stop_requested() => return Err(stopped(stop, None)),
             };
             if let Some(process) = claim.process() {
-                self.outwait(process, turn, limits).await?;
+                self.outwait(process, turn, limits, awaited).await?;
             }
             *self.held() = Some(Held { claim, process: None, setup: Setup::default() });
             return Ok(());
@@ -92,12 +107,17 @@ impl ClaudeSession {
     }
 
     /// Waits for a process whose owner is gone: it finishes its turn and ends.
-    async fn outwait(&self, process: u32, turn: &dyn TurnHost, limits: &WaitOptions) -> Result<(), NotSent> {
+    async fn outwait(
+        &self,
+        process: u32,
+        turn: &dyn TurnHost,
+        limits: &WaitOptions,
+        awaited: Awaited,
+    ) -> Result<(), NotSent> {
         let mut clock = Clock::new(Instant::now(), limits);
         while claim::is_running(process, &self.id) {
-            // Its file is all that shows progress, and a tool that runs shows none.
-            let path = self.shared.files.transcript(&self.id, Some(&self.directory));
-            let size = path.and_then(|path| path.metadata().ok()).map_or(0, |file| file.len());
+            // Its files are all that shows progress, and a tool that runs shows none.
+            let size = self.shared.files.size(&self.id, &self.directory);
             clock.observe(Instant::now(), size, Waiting::Tool, false);
             if let Some((at, Due::Limit(limit))) = clock.next(Waiting::Tool)
                 && at <= Instant::now()
@@ -112,8 +132,10 @@ impl ClaudeSession {
                 () = sleep(LOOK_AGAIN) => {}
                 stop = turn.stop_requested() => {
                     let abort = match stop {
-                        StopRequest::Abort => Some(self.end_left_behind(process).await),
-                        StopRequest::GiveUp => None,
+                        StopRequest::Abort if awaited == Awaited::Own => {
+                            Some(self.end_left_behind(process).await)
+                        }
+                        StopRequest::Abort | StopRequest::GiveUp => None,
                     };
                     return Err(stopped(stop, abort));
                 }

@@ -18,12 +18,12 @@ use super::{
     process::{Exit, Launch, Process},
     recorded::Recorded,
     request::{Request, Setup},
-    rest::NotSent,
+    rest::{Awaited, NotSent},
 };
 use crate::{
     agent::{
         AbortReport, AgentError, BoxFuture, Execution, IdleOutcome, OpenSession, Phase, PreparedPrompt,
-        PromptSpec, TimeoutAction, TurnHost, Unprepared,
+        PromptSpec, TurnHost, Unprepared,
     },
     directory::Directory,
     ids::{MessageId, SessionId},
@@ -173,8 +173,7 @@ impl ClaudeSession {
 
     async fn prepare(&self, spec: &PromptSpec, turn: &dyn TurnHost) -> Result<PreparedPrompt, Unprepared> {
         if !self.live.state().activity.is_at_rest() {
-            let limits = turn.limits().clone().on_limit(TimeoutAction::Leave);
-            self.come_to_rest(turn, &limits).await?;
+            self.come_to_rest(turn, turn.limits(), Awaited::Earlier).await?;
         }
         let prompt = spec.message_id.clone().unwrap_or_else(|| MessageId::new(uuid()));
         let before = self.held().as_ref().map(|held| held.setup.clone()).unwrap_or_default();
@@ -184,7 +183,7 @@ impl ClaudeSession {
     }
 
     async fn wait_for_rest(&self, turn: &dyn TurnHost) -> Result<IdleOutcome, Unprepared> {
-        self.come_to_rest(turn, turn.limits()).await?;
+        self.come_to_rest(turn, turn.limits(), Awaited::Own).await?;
         let files = self.read().map_err(NotSent::from)?;
         Ok(files.map_or(IdleOutcome::Rest(None), |files| files.rest()))
     }

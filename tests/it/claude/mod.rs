@@ -3,6 +3,7 @@
 mod anthropic;
 mod errors;
 mod faults;
+mod left_behind;
 mod real;
 mod real_errors;
 mod requests;
