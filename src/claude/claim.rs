@@ -16,6 +16,8 @@ use tokio::time::{Instant, sleep};
 
 use super::error::ClaudeError;
 use crate::ids::SessionId;
+#[cfg(unix)]
+use crate::process::ProcessGroup;
 
 /// How often a lock that is held, or a process that is waited for, is looked at.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -109,7 +111,8 @@ pub(super) fn is_running(process: u32, session: &SessionId) -> bool {
 
 #[cfg(unix)]
 fn is_alive(process: u32) -> bool {
-    pid(process).is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
+    let pid = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
 }
 
 #[cfg(not(unix))]
@@ -123,15 +126,7 @@ pub(super) fn kill(process: u32, session: &SessionId) {
         return;
     }
     #[cfg(unix)]
-    if let Some(pid) = pid(process) {
-        // It may have ended meanwhile.
-        let _ended = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
-    }
-}
-
-#[cfg(unix)]
-fn pid(process: u32) -> Option<rustix::process::Pid> {
-    rustix::process::Pid::from_raw(i32::try_from(process).ok()?)
+    ProcessGroup::of(process).kill();
 }
 
 #[cfg(test)]

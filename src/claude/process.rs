@@ -73,9 +73,9 @@ impl Process {
         tasks: &TaskTracker,
         take: impl FnMut(Line<'_>) + Send + 'static,
     ) -> Result<Self, ClaudeError> {
-        let mut child = spawn(options, launch)?;
-        let id = child.id();
         let group = Arc::new(ProcessGroup::default());
+        let mut child = spawn(options, launch, &group)?;
+        let id = child.id();
         group.set(id);
         let stderr = LastLines::new(options.secrets());
         let (readers, released) = (TaskTracker::new(), CancellationToken::new());
@@ -133,7 +133,7 @@ impl Process {
     }
 }
 
-fn spawn(options: &ClaudeOptions, launch: &Launch) -> Result<Child, ClaudeError> {
+fn spawn(options: &ClaudeOptions, launch: &Launch, group: &ProcessGroup) -> Result<Child, ClaudeError> {
     let program = options.program();
     let directory = options.start_in.as_ref().unwrap_or(&launch.directory);
     let mut command = Command::new(&program);
@@ -151,8 +151,7 @@ fn spawn(options: &ClaudeOptions, launch: &Launch) -> Result<Child, ClaudeError>
         .env("CONDUCTOR_DIRECTORY", &launch.directory)
         .envs(options.environment.iter().map(|(name, value)| (name, value)))
         .env("CLAUDE_CONFIG_DIR", options.config());
-    #[cfg(unix)]
-    command.process_group(0);
+    group.prepare(&mut command);
     command.spawn().map_err(|source| start_error(&program, directory.clone(), source))
 }
 

@@ -93,6 +93,8 @@ mod real_manager;
 mod real_releases;
 #[cfg(feature = "test-util")]
 mod real_servers;
+#[cfg(feature = "test-util")]
+mod server_detached;
 #[cfg(feature = "client")]
 mod server_fake;
 #[cfg(feature = "client")]

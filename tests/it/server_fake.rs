@@ -142,6 +142,7 @@ async fn a_server_gets_only_the_variables_that_it_may_have() {
     let names: std::collections::BTreeSet<&str> =
         variables.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
     let expected = [
+        "CONDUCTOR_MARKS",
         "FAKE_DIR",
         "OPENCODE_CONFIG_CONTENT",
         "OPENCODE_DISABLE_AUTOUPDATE",
@@ -195,6 +196,31 @@ async fn dropping_a_server_or_its_launch_kills_the_whole_group() {
         _probe = mute.accept() => {}
     }
     all_dead(&pids(directory.path())).await;
+}
+
+/// As the agents start the commands of their shell tool: in a session, and so a group, of their own.
+const DETACHED: &str = r#"setsid sh -c 'echo $$ > "$FAKE_DIR/tool"; exec sleep 1000' & while [ ! -s "$FAKE_DIR/tool" ]; do :; done; "#;
+
+#[tokio::test]
+async fn what_left_the_group_of_a_server_is_ended_with_it() {
+    let api = healthy().await;
+    for how in ["dropped", "shut down", "crashed"] {
+        let (directory, options) = fake(&format!("{DETACHED}{SERVE}"));
+        fs::write(directory.path().join("url"), api.uri()).unwrap();
+        let server = soon(OpenCodeServer::launch(options)).await.unwrap();
+        let tool = fs::read_to_string(directory.path().join("tool")).unwrap().trim().parse().unwrap();
+        assert!(is_alive(tool), "{how}");
+        let leader = rustix::process::Pid::from_raw(server.pid().unwrap().cast_signed()).unwrap();
+        match how {
+            "dropped" => drop(server),
+            "shut down" => drop(soon(server.shutdown()).await),
+            _ => {
+                rustix::process::kill_process(leader, rustix::process::Signal::KILL).unwrap();
+                soon(server.exited()).await;
+            }
+        }
+        all_dead(&[tool]).await;
+    }
 }
 
 #[tokio::test]

@@ -2,7 +2,8 @@
 //!
 //! `opencode serve` prints its address before it can be trusted, answers nothing that is sent too early, and leaves its tools
 //! running when it dies. So a launch ends only when a request was answered, the server runs in a process group of its own, and
-//! that group is killed whole: when the [`OpenCodeServer`] is dropped, when it is shut down, and when the server crashed.
+//! that group is killed whole: when the [`OpenCodeServer`] is dropped, when it is shut down, and when the server crashed. Commands of
+//! its shell tool run in groups of their own. On Linux they are found by a variable that they inherit, and killed as well.
 
 use std::{fmt, process::ExitStatus, sync::Arc, time::Duration};
 
@@ -32,7 +33,8 @@ use secrets::HidePassword;
 
 /// A running `opencode serve` that belongs to this process.
 ///
-/// Dropping it kills the server and everything that the server started.
+/// Dropping it kills the server and everything that the server started. On systems other than Linux the commands that its shell tool
+/// is running may outlive it.
 ///
 /// # Examples
 /// ```no_run

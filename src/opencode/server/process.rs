@@ -56,7 +56,7 @@ impl Process {
         let deadline = Instant::now() + after;
         let variables = options.variables();
         let unquotable = secrets::unquotable(password, &variables, options.config.as_ref());
-        let mut child = spawn(options, password, hide, variables)?;
+        let mut child = spawn(options, password, hide, variables, group)?;
         group.set(child.id());
         let readers = TaskTracker::new();
         let stderr = LastLines::new(unquotable);
@@ -166,6 +166,7 @@ fn spawn(
     password: &Arc<str>,
     hide: &HidePassword,
     variables: BTreeMap<OsString, OsString>,
+    group: &ProcessGroup,
 ) -> Result<Child, LaunchError> {
     let program = options.program();
     let mut command = Command::new(&program);
@@ -180,8 +181,6 @@ fn spawn(
         .kill_on_drop(true)
         // A server must not replace itself under a running turn.
         .env("OPENCODE_DISABLE_AUTOUPDATE", "1");
-    #[cfg(unix)]
-    command.process_group(0);
     if let Some(directory) = &options.directory {
         command.current_dir(directory);
     }
@@ -190,6 +189,7 @@ fn spawn(
         .envs(config.map(|config| (CONFIG, config)))
         .env("OPENCODE_SERVER_USERNAME", "opencode")
         .env("OPENCODE_SERVER_PASSWORD", &**password);
+    group.prepare(&mut command);
     command.spawn().map_err(|source| {
         let executable = program.display().to_string();
         if source.kind() == io::ErrorKind::NotFound {
