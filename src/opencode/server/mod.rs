@@ -353,6 +353,8 @@ impl Supervisor {
                 started = start => started,
                 () = self.cancel.cancelled() => {
                     self.group.kill();
+                    // Its number may become another program's.
+                    self.group.set(None);
                     self.finish(exit);
                     return None;
                 }
@@ -376,5 +378,41 @@ impl Supervisor {
 
     fn finish(&self, exit: Arc<ServerExit>) {
         self.states.send_replace(ServerState::Exited(exit));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_server_that_is_cancelled_while_it_restarts_leaves_no_group_to_signal() {
+        let options = LaunchOptions::new().executable("/bin/sh");
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("serve"), "exec sleep 1000").unwrap();
+        let group = Arc::new(ProcessGroup::default());
+        let exit = Arc::new(ServerExit { status: None, requested: false, stderr: Vec::new() });
+        let cancel = CancellationToken::new();
+        let mut supervisor = Supervisor {
+            policy: RestartPolicy::up_to(1, Duration::from_secs(60)),
+            options: options.directory(directory.path()),
+            password: "geheim".into(),
+            hide: HidePassword::new().unwrap(),
+            client: OpenCodeClient::builder("http://127.0.0.1:9").build().unwrap(),
+            group: Arc::clone(&group),
+            states: watch::Sender::new(ServerState::Exited(Arc::clone(&exit))),
+            cancel: cancel.clone(),
+        };
+        let mut restarts = 0;
+        let cancelling = async {
+            while group.id().is_none() {
+                tokio::task::yield_now().await;
+            }
+            cancel.cancel();
+        };
+        let (restarted, ()) = tokio::join!(supervisor.restart(exit, &mut restarts), cancelling);
+        assert!(restarted.is_none());
+        assert_eq!(group.id(), None);
     }
 }
