@@ -327,6 +327,12 @@ impl Worktree {
         let aside = self.common_dir.join(format!("conductor-removed-{id}"));
         let changes = changes(&self.common_dir);
         let _change = changes.acquire().await;
+        // Another process may have finished the removal, and made a worktree since whose git directory has the same name. While git makes
+        // one, it is locked.
+        let is_registered = registered_path(&self.git_dir).as_ref() == Some(&self.path);
+        if !is_registered || is_there(&self.path)? || is_there(&self.git_dir.join("locked"))? {
+            return Ok(());
+        }
         remove_tree(aside.clone()).await?;
         rename(&self.git_dir, &aside)?;
         remove_tree(aside).await

@@ -432,6 +432,24 @@ async fn relative_paths_lead_to_the_worktree_or_nowhere() {
 }
 
 #[tokio::test]
+async fn an_entry_that_another_worktree_has_by_now_is_not_removed() {
+    for name in ["w", "elsewhere/w"] {
+        let place = TestRepository::new();
+        let old = place.worktree().await;
+        // Another process finishes the removal that this one is at the end of, and makes another worktree.
+        fs::remove_dir_all(old.path()).unwrap();
+        place.git("repository", &["worktree", "prune"]);
+        fs::create_dir_all(place.root.path().join("elsewhere")).unwrap();
+        let new = place.worktrees().await.make(place.root.path().join(name)).await.unwrap();
+        assert_eq!(new.git_dir, old.git_dir, "{name}");
+        old.remove_entry().await.unwrap();
+        assert!(new.work().await.unwrap().is_empty(), "{name}");
+        new.remove(IgnoredFiles::Keep).await.unwrap();
+        assert!(!new.path().exists() && !new.git_dir.exists(), "{name}");
+    }
+}
+
+#[tokio::test]
 async fn a_locked_worktree_is_not_removed() {
     let place = TestRepository::new();
     let worktree = place.worktree().await;
