@@ -73,21 +73,17 @@ fn is_at(path: &str, file: &str) -> bool {
 fn asked_in_turn(tree: &SessionTree, prompt: &MessageId) -> Vec<Asked> {
     let root = tree.root();
     let Some(asked) = tree.message(root, prompt) else { return Vec::new() };
+    let asked = asked.prompt_text().unwrap_or_default();
     let mut turn = vec![Asked { message: prompt.clone(), files: Vec::new() }];
-    let mut is_summarised = false;
+    let mut before: Option<&Message> = None;
     for message in tree.turn(root, prompt) {
         match &message.info {
             MessageInfo::User(_) => {
-                let is_summary = has_compaction(message);
-                // After a summary the server repeats the prompt, or asks the model to continue. Anything else is the next prompt.
-                let is_servers = is_summary
-                    || message
-                        .prompt_text()
-                        .is_none_or(|text| is_summarised && Some(text) == asked.prompt_text());
-                if !is_servers {
+                // The server asks for a summary, then repeats the prompt or asks the model to continue. Anything else is the next
+                // prompt.
+                if message.prompt_text().is_some() && !outcome::is_copy(message, before, &asked) {
                     break;
                 }
-                is_summarised |= is_summary;
                 turn.push(Asked { message: message.info.id().clone(), files: Vec::new() });
             }
             MessageInfo::Assistant(step) => {
@@ -98,12 +94,9 @@ fn asked_in_turn(tree: &SessionTree, prompt: &MessageId) -> Vec<Asked> {
             }
             MessageInfo::Unknown(_) => {}
         }
+        before = Some(message);
     }
     turn
-}
-
-fn has_compaction(message: &Message) -> bool {
-    message.parts.iter().any(|part| matches!(part.body, PartBody::Compaction(_)))
 }
 
 fn patched(message: &Message) -> impl Iterator<Item = String> {

@@ -121,12 +121,29 @@ pub(super) fn other_prompts(messages: &[Arc<Message>], text: &str) -> Vec<Messag
     messages.iter().filter(is_other).map(|message| message.info.id().clone()).collect()
 }
 
-/// Where, among the messages after a prompt, those of a later turn begin: at the first prompt that comes when the model is
-/// not in the middle of its steps. One that came between two steps was answered in the same turn.
-pub(super) fn later_turn(messages: &[Arc<Message>]) -> Option<usize> {
-    let is_prompt = |n: &usize| messages.get(*n).is_some_and(|message| message.prompt_text().is_some());
-    let is_over = |n: &usize| completion_of_rest(&messages[..*n], false) != Completion::Interrupted;
-    (0..messages.len()).find(|n| is_prompt(n) && is_over(n))
+/// Where, among the messages after a prompt that says `asked`, those of a later turn begin: at the first prompt that comes when the
+/// model is not in the middle of its steps. One that came between two steps was answered in the same turn, and a copy that the server
+/// made is no other prompt.
+pub(super) fn later_turn(messages: &[Arc<Message>], asked: &str) -> Option<usize> {
+    let is_prompt = |n: usize| {
+        messages[n].prompt_text().is_some() && !is_copy(&messages[n], preceding(messages, n), asked)
+    };
+    let is_over = |n: usize| completion_of_rest(&messages[..n], false) != Completion::Interrupted;
+    (0..messages.len()).find(|n| is_prompt(*n) && is_over(*n))
+}
+
+/// Whether a message is the server's copy of the prompt that says `asked`: directly after a summary of the history the server asks the
+/// same again, under another id.
+pub(super) fn is_copy(message: &Message, before: Option<&Message>, asked: &str) -> bool {
+    before.is_some_and(is_summary) && message.prompt_text().as_deref() == Some(asked)
+}
+
+fn preceding(messages: &[Arc<Message>], n: usize) -> Option<&Message> {
+    n.checked_sub(1).map(|before| &*messages[before])
+}
+
+fn is_summary(message: &Message) -> bool {
+    message.info.as_assistant().is_some_and(|step| step.summary == Some(true))
 }
 
 /// Whether the server asks here, after a summary, for the model to continue.
@@ -183,9 +200,32 @@ pub(super) fn usage_of(
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::json;
 
     use super::*;
+
+    /// The messages of a recorded session from its `n`-th on.
+    fn recorded(fixture: &str, n: usize) -> Vec<Arc<Message>> {
+        let path = format!("{}/fixtures/{fixture}/messages/00-root.json", env!("CARGO_MANIFEST_DIR"));
+        let messages: Vec<Message> = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+        messages.into_iter().skip(n).map(Arc::new).collect()
+    }
+
+    #[test]
+    fn a_copy_of_the_prompt_after_a_summary_begins_no_later_turn() {
+        let session = recorded("compaction_overflow", 2);
+        let (prompt, turn) = session.split_first().unwrap();
+        let asked = prompt.prompt_text().unwrap();
+        assert_eq!(later_turn(turn, &asked), None);
+        assert_eq!(completion_of_rest(turn, false), Completion::Settled);
+        assert_eq!(other_prompts(turn, &asked), []);
+        // The same words anywhere else, or other words there, are another prompt.
+        let again = [turn, &[Arc::clone(prompt)]].concat();
+        assert_eq!(later_turn(&again, &asked), Some(turn.len()));
+        assert_eq!(later_turn(turn, "something else"), Some(3));
+    }
 
     #[test]
     fn the_end_of_a_session_at_rest_is_read_off_its_last_step() {

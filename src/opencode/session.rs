@@ -240,9 +240,12 @@ impl OpenCodeSession {
         }
         live.was_aborted = abort.as_ref().is_some_and(|abort| abort.confirmed);
         let mut messages: Vec<Arc<Message>> = live.tree.turn(&self.id, prompt).cloned().collect();
+        // Of a prompt that no record was found of, only the server knows what it says.
+        let stored = live.tree.message(&self.id, prompt).and_then(|message| message.prompt_text());
+        let asked = stored.unwrap_or_else(|| prepared.text.clone());
         live.learn();
         // A turn that was found may have others behind it, whose answers and ends are not its own.
-        let later = outcome::later_turn(&messages).filter(|_| !was_sent);
+        let later = outcome::later_turn(&messages, &asked).filter(|_| !was_sent);
         let until = later.and_then(|n| messages.get(n)).map(|message| message.info.time().created);
         messages.truncate(later.unwrap_or(messages.len()));
         let usage = outcome::usage_of(&live.tree, prompt, until);
@@ -274,7 +277,7 @@ impl OpenCodeSession {
         let mut execution = Execution::new(ended, delivery);
         execution.message_id = Some(prompt.clone()).filter(|id| *id != prepared.message_id);
         execution.answer = outcome::answer(&messages);
-        execution.other_prompts = outcome::other_prompts(&messages, &prepared.text);
+        execution.other_prompts = outcome::other_prompts(&messages, &asked);
         execution.usage = usage;
         execution.messages = NativeMessages::serializable(messages);
         execution.abort = abort;

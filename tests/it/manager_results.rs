@@ -588,6 +588,12 @@ async fn a_turn_that_was_compacted_tells_all_that_it_changed() {
     let submission = &result.submission;
     let changes = soon(fresh.diff(&submission.session_id, &submission.message_id)).await.unwrap();
     assert_eq!(changes, result.diff().await.unwrap());
+    // One that knows nothing but the prompt's id gets the same result.
+    let resumed = soon(fresh.resume(submission.session_id.clone(), submission.message_id.clone()));
+    let resumed = resumed.await.unwrap();
+    assert_eq!((&resumed.completion, resumed.answer()), (&Completion::Settled, result.answer()));
+    assert_eq!(resumed.messages.opencode(), result.messages.opencode());
+    assert_eq!(resumed.other_prompts, []);
 }
 
 #[tokio::test]
