@@ -18,7 +18,7 @@ use crate::{
 /// Reads the end of a session at rest off its last messages. `is_unbroken`: the server cannot have died meanwhile.
 pub(super) fn completion_of_rest(messages: &[Arc<Message>], is_unbroken: bool) -> Completion {
     let Some((last, parts)) = steps(messages).next_back() else { return Completion::Aborted };
-    let calls = parts.iter().any(|part| matches!(part.body, PartBody::Tool(_)));
+    let calls = has_call(parts);
     let answered = !calls && last.finish.as_deref().is_some_and(|finish| finish != "unknown");
     // A summary that was in the way of the answer; one that came after it is no loss.
     let summary = messages.iter().filter_map(|message| message.info.as_assistant()).next_back();
@@ -101,10 +101,12 @@ fn steps(messages: &[Arc<Message>]) -> impl DoubleEndedIterator<Item = (&Assista
 
 /// The text of the final answer.
 pub(super) fn answer(messages: &[Arc<Message>]) -> Option<String> {
-    let continues =
-        |id: &MessageId| messages.iter().any(|message| message.info.id() == id && is_continuation(message));
+    let continues = |id: &MessageId| {
+        let asked = messages.iter().position(|message| message.info.id() == id);
+        asked.is_some_and(|n| is_continuation(&messages[n], preceding(messages, n)))
+    };
     let spoken: Vec<(bool, String)> = steps(messages)
-        .filter(|(step, _)| step.finish.as_deref() != Some("tool-calls"))
+        .filter(|(step, parts)| step.finish.as_deref() != Some("tool-calls") && !has_call(parts))
         .filter_map(|(step, parts)| {
             let text = text_of(step, parts);
             (!text.trim().is_empty()).then(|| (step.parent_id.as_ref().is_some_and(continues), text))
@@ -146,14 +148,20 @@ fn is_summary(message: &Message) -> bool {
     message.info.as_assistant().is_some_and(|step| step.summary == Some(true))
 }
 
-/// Whether the server asks here, after a summary, for the model to continue.
-fn is_continuation(message: &Message) -> bool {
-    matches!(message.info, MessageInfo::User(_))
+/// Whether the server asks here for the model to continue: directly after a summary. What it puts in elsewhere, as the result of a
+/// subagent in the background, is for the model to answer.
+fn is_continuation(message: &Message, before: Option<&Message>) -> bool {
+    before.is_some_and(is_summary)
+        && matches!(message.info, MessageInfo::User(_))
         && message.parts.iter().all(|part| match &part.body {
             PartBody::Text(text) => text.synthetic == Some(true),
             _ => false,
         })
         && !message.parts.is_empty()
+}
+
+fn has_call(parts: &[Part]) -> bool {
+    parts.iter().any(|part| matches!(part.body, PartBody::Tool(_)))
 }
 
 /// What a step says. Attempts that failed leave unfinished texts behind in a step that is complete; old servers store them.
@@ -225,6 +233,27 @@ mod tests {
         let again = [turn, &[Arc::clone(prompt)]].concat();
         assert_eq!(later_turn(&again, &asked), Some(turn.len()));
         assert_eq!(later_turn(turn, "something else"), Some(3));
+    }
+
+    #[test]
+    fn the_answer_is_the_last_one_that_the_server_did_not_ask_for_itself() {
+        for (fixture, n, expected) in [
+            // What a subagent in the background brought back makes the model speak again.
+            ("background_subagent", 1, "It is done."),
+            ("compaction_overflow", 3, "Answer after all."),
+            // A summary that came after the answer does so too, and that is nothing that was asked for.
+            ("compaction_answer", 1, "The answer."),
+            // One that came before is all that there is.
+            ("compaction_usage", 1, "Hello from the scripted model."),
+        ] {
+            assert_eq!(answer(&recorded(fixture, n)).as_deref(), Some(expected), "{fixture}");
+        }
+        // Old servers give another reason for the end of a step that calls tools.
+        let mut turn = recorded("compaction_usage", 1);
+        if let MessageInfo::Assistant(step) = &mut Arc::make_mut(&mut turn[0]).info {
+            step.finish = Some("stop".into());
+        }
+        assert_eq!(answer(&turn).as_deref(), Some("Hello from the scripted model."));
     }
 
     #[test]
