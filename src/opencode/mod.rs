@@ -35,7 +35,7 @@ pub(crate) mod fake;
 mod mint;
 #[cfg(feature = "client")]
 mod model;
-#[cfg(feature = "client")]
+#[cfg(any(test, feature = "client"))]
 mod outcome;
 #[cfg(feature = "client")]
 mod reading;

@@ -62,6 +62,7 @@ impl From<&MessageError> for Failure {
 }
 
 /// What a turn did to a file.
+#[cfg_attr(not(feature = "client"), expect(dead_code, reason = "the turn has no use for it"))]
 pub(super) fn file_change(diff: FileDiff) -> FileChange {
     let kind = match diff.status.as_str() {
         "added" => ChangeKind::Added,
@@ -126,12 +127,20 @@ pub(super) fn other_prompts(messages: &[Arc<Message>], text: &str) -> Vec<Messag
 /// Where, among the messages after a prompt that says `asked`, those of a later turn begin: at the first prompt that comes when the
 /// model is not in the middle of its steps. One that came between two steps was answered in the same turn, and a copy that the server
 /// made is no other prompt.
-pub(super) fn later_turn(messages: &[Arc<Message>], asked: &str) -> Option<usize> {
-    let is_prompt = |n: usize| {
-        messages[n].prompt_text().is_some() && !is_copy(&messages[n], preceding(messages, n), asked)
-    };
-    let is_over = |n: usize| completion_of_rest(&messages[..n], false) != Completion::Interrupted;
-    (0..messages.len()).find(|n| is_prompt(*n) && is_over(*n))
+pub(super) fn later_turn<'a>(
+    messages: impl IntoIterator<Item = &'a Arc<Message>>,
+    asked: &str,
+) -> Option<usize> {
+    let mut before: Vec<Arc<Message>> = Vec::new();
+    for message in messages {
+        let is_prompt =
+            message.prompt_text().is_some() && !is_copy(message, before.last().map(Arc::as_ref), asked);
+        if is_prompt && completion_of_rest(&before, false) != Completion::Interrupted {
+            return Some(before.len());
+        }
+        before.push(Arc::clone(message));
+    }
+    None
 }
 
 /// Whether a message is the server's copy of the prompt that says `asked`: directly after a summary of the history the server asks the
@@ -179,6 +188,7 @@ fn text_of(step: &AssistantMessage, parts: &[Part]) -> String {
 
 /// What a turn used: everything after the prompt and before `until`, if that is given, and what its descendants did meanwhile. Sessions that
 /// a task call merely names count elsewhere.
+#[cfg_attr(not(feature = "client"), expect(dead_code, reason = "the turn has no use for it"))]
 pub(super) fn usage_of(
     tree: &SessionTree,
     prompt: &MessageId,

@@ -232,8 +232,10 @@ async fn a_prompt_that_is_over_gives_its_own_result_again_whatever_came_after_it
     }
     soon(first.shutdown()).await;
 
-    let with_store = builder(&fake, Arc::new(memory.another_handle())).build();
-    let without = ConversationManager::builder(client(&fake)).wait(waits()).unwrap().build();
+    // Each of them took one step, and all of them together more than one may.
+    let limits = waits().max_steps(2);
+    let with_store = builder(&fake, Arc::new(memory.another_handle())).wait(limits.clone()).unwrap().build();
+    let without = ConversationManager::builder(client(&fake)).wait(limits).unwrap().build();
     for (result, n) in results.into_iter().zip(0..) {
         let (session, message) = (&result.submission.session_id, &result.submission.message_id);
         let same =

@@ -6,7 +6,7 @@ use super::{
     Activity, Delivery, Ended, Goal, Limit, Scope, Stage, Timer, Turn, WaitOptions, Waiting,
     reads::ReadUnderWay, submit,
 };
-use crate::opencode::{mirror::SessionTree, wire::MessageError};
+use crate::opencode::{mirror::SessionTree, outcome, wire::MessageError};
 
 /// After an idle or an error without an answer the prompt is probably lost, but a run may also just be starting. Doubles with
 /// each kick.
@@ -76,7 +76,7 @@ impl Candidate {
 
 impl Turn {
     pub(super) fn wait(&mut self, now: Duration, tree: &mut SessionTree) {
-        if self.facts.steps > self.options.max_steps {
+        if self.is_looping(tree) {
             return self.run_out(now, Limit::Steps);
         }
         self.update_candidate(now, tree);
@@ -84,6 +84,22 @@ impl Turn {
         if candidate.is_confirmed {
             self.conclude(now, tree, candidate.conclusion);
         }
+    }
+
+    /// Whether the model goes on after more steps than it may make in this turn. A session at rest does not, and what runs after a
+    /// turn that was found may be another turn, which is none of its business.
+    fn is_looping(&self, tree: &SessionTree) -> bool {
+        self.facts.steps > self.options.max_steps
+            && self.statuses.root() != Activity::Idle
+            && !self.has_later_turn(tree)
+    }
+
+    /// Whether another turn has begun since the one of a prompt that was not sent here.
+    fn has_later_turn(&self, tree: &SessionTree) -> bool {
+        let Some(prompt) = self.prompt().filter(|_| self.submissions.is_found()) else { return false };
+        let root = tree.root();
+        let asked = tree.message(root, prompt).and_then(|message| message.prompt_text());
+        outcome::later_turn(tree.turn(root, prompt), &asked.unwrap_or_default()).is_some()
     }
 
     pub(super) fn drop_candidate(&mut self) {

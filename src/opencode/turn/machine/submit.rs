@@ -24,6 +24,8 @@ pub(super) struct Submissions {
     recorded: Delivery,
     /// Submissions in all; one of an earlier client counts, since it may have been sent.
     pub(super) n_sent: u32,
+    /// How many of them were an earlier client's.
+    n_sent_before: u32,
     n_unanswered: u32,
     /// Submissions because the prompt did not start.
     pub(super) n_kicks: u32,
@@ -46,6 +48,7 @@ impl Submissions {
             delivery: from,
             recorded: from,
             n_sent,
+            n_sent_before: n_sent,
             n_unanswered: 0,
             n_kicks: 0,
             n_failed: 0,
@@ -61,6 +64,11 @@ impl Submissions {
 
     pub(super) fn is_unsent(&self) -> bool {
         self.n_sent == 0
+    }
+
+    /// Whether only an earlier client has sent the prompt, so that others may have followed it.
+    pub(super) fn is_found(&self) -> bool {
+        self.n_sent == self.n_sent_before && !self.is_unsent()
     }
 }
 

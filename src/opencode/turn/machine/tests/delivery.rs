@@ -100,7 +100,7 @@ fn an_unclear_submission_is_read_then_repeated() {
 }
 
 /// Stores a prompt of this text under an id of the server's own.
-fn store_text(bench: &mut Bench, id: &str, text: &str) {
+pub(super) fn store_text(bench: &mut Bench, id: &str, text: &str) {
     bench.unheard(|bench| bench.store_user(id));
     let text = TextPart { text: text.to_owned(), ..TextPart::default() };
     let part = Part::new(PartId::new(id), ROOT.into(), id.into(), PartBody::Text(text));

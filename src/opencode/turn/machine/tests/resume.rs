@@ -1,6 +1,6 @@
 //! Going on where an earlier client left off.
 
-use super::*;
+use super::{delivery::store_text, *};
 
 /// A client that knows nothing but what was recorded, on an open stream, and what it does first.
 fn resume(from: Delivery) -> Bench {
@@ -71,6 +71,37 @@ fn a_prompt_that_still_runs_is_waited_for() {
         bench.complete(1);
         assert_eq!(bench.idle(), [read(true, false, false)], "{from:?}");
         assert_eq!(bench.read(SessionStatus::Idle), finish(Ended::AtRest), "{from:?}");
+    }
+}
+
+/// What came after it is not its own, and somebody may be waiting for it.
+#[test]
+fn an_old_prompt_is_not_ended_by_the_steps_that_came_after_its_turn() {
+    for (from, n_steps, is_followed, status, is_cut_off) in [
+        (Delivery::Unknown, 5, true, SessionStatus::Idle, false),
+        (Delivery::Unknown, 5, true, SessionStatus::Busy, false),
+        (Delivery::Started, 5, true, SessionStatus::Busy, false),
+        (Delivery::Started, 5, false, SessionStatus::Busy, true),
+        (Delivery::Started, 5, false, unrecognised(), true),
+        (Delivery::Started, 3, false, SessionStatus::Busy, false),
+        // What rests does not loop.
+        (Delivery::Started, 5, false, SessionStatus::Idle, false),
+    ] {
+        let case = format!("{from:?}, {n_steps} steps, followed: {is_followed}, {status:?}");
+        let goal = Goal::Answer { prompt: PROMPT.into(), text: String::new(), from };
+        let mut bench = Bench::of(goal, WaitOptions::default().max_steps(3));
+        bench.input(Input::StreamOpened);
+        bench.unheard(Bench::store_prompt);
+        bench.now += SECOND;
+        bench.unheard(|bench| bench.answer(1));
+        if is_followed {
+            bench.now += SECOND;
+            store_text(&mut bench, "msg_02", "something else");
+        }
+        bench.now += SECOND;
+        bench.unheard(|bench| (3..n_steps + 2).for_each(|number| drop(bench.answer(number))));
+        let done = bench.read(status);
+        assert_eq!(done == [Done::Abort], is_cut_off, "{case}: {done:?}");
     }
 }
 
