@@ -338,9 +338,12 @@ impl<'a> Driver<'a> {
             }
             Done::Submitted(Err(error)) => {
                 warn!(%error, "submission failed");
-                let input = refusal(&error).unwrap_or(Input::Submitted(error.delivery()));
+                let (input, delivery) = (refusal(&error), error.delivery());
                 self.failing.failed(Attempt::Submission, error);
-                input
+                if input.is_some() {
+                    self.take(Input::SubmissionRefused(delivery));
+                }
+                input.unwrap_or(Input::Submitted(delivery))
             }
             Done::Read(id, Ok(reading)) => {
                 self.failing.succeeded(&Attempt::Read);

@@ -73,6 +73,7 @@ async fn a_refused_submission_is_reported_and_not_repeated() {
         stage.fake.inject(Route::PromptAsync, fault.clone()).always();
         let error = stage.ask(&texts("never")).await.unwrap_err();
         assert!(expected(&error), "{fault:?}: {error:?}");
+        assert_eq!(error.delivery(), Delivery::Rejected, "{fault:?}");
         assert!(!error.is_retryable(), "{fault:?}");
         assert_eq!(stage.requests(Route::PromptAsync), 1, "{fault:?}");
         assert!(stage.prompts_run().is_empty(), "{fault:?}");

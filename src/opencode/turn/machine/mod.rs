@@ -206,6 +206,7 @@ impl Turn {
             Input::SessionGone => self.session_gone(),
             Input::Unauthorized => self.unauthorized(),
             Input::Submitted(delivery) => self.submitted(now, delivery),
+            Input::SubmissionRefused(delivery) => self.submission_refused(delivery),
             Input::HumanAsked(request) => {
                 if !self.requests.is_closed(&request) {
                     self.limits.human_asked(now, request);

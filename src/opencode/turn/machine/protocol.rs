@@ -45,6 +45,8 @@ pub(crate) enum Input<'a> {
     Unauthorized,
     /// A submission was answered, or failed: so much is known of it.
     Submitted(Delivery),
+    /// A submission was answered with what [`Input::SessionGone`] or [`Input::Unauthorized`] will say next: so much is known of it.
+    SubmissionRefused(Delivery),
     /// What a read brought.
     ReadDone(ReadId, Reading),
     /// A read failed.

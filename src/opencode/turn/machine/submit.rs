@@ -153,6 +153,13 @@ impl Turn {
         }
     }
 
+    /// Takes in what became of a submission, and leaves the end of the turn to what is said next.
+    pub(super) fn submission_refused(&mut self, delivery: Delivery) {
+        self.submissions.n_unanswered = self.submissions.n_unanswered.saturating_sub(1);
+        // An earlier submission may have arrived all the same.
+        self.reach(delivery);
+    }
+
     fn start_resolving(&mut self, now: Duration) {
         // What never left cannot be there; for anything else the session must be read first.
         let is_absent = self.submissions.delivery == Delivery::NotSent;

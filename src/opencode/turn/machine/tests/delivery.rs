@@ -234,6 +234,35 @@ fn a_refusal_does_not_take_back_an_unclear_submission() {
     assert_eq!(ended, finish(Ended::NotDelivered(Delivery::Unknown)), "the first may have arrived");
 }
 
+/// The server refuses the credentials, or knows no such session, and so has not taken the prompt.
+#[test]
+fn a_submission_that_is_refused_with_the_whole_session_is_not_unclear() {
+    for (is_gone, before, expected) in [
+        (true, None, Delivery::Rejected),
+        (false, None, Delivery::Rejected),
+        (true, Some(Delivery::NotSent), Delivery::Rejected),
+        // The first may have arrived.
+        (true, Some(Delivery::Unknown), Delivery::Unknown),
+        (false, Some(Delivery::Unknown), Delivery::Unknown),
+    ] {
+        let case = format!("gone: {is_gone}, {before:?} before");
+        let mut bench = Bench::new();
+        bench.input(Input::StreamOpened);
+        if let Some(before) = before {
+            bench.input(Input::Submitted(before));
+            assert_eq!(bench.wait_reading(&SessionStatus::Idle), [Done::Submit], "{case}");
+        }
+        assert_eq!(bench.input(Input::SubmissionRefused(Delivery::Rejected)), [], "{case}");
+        let (says, ended) = if is_gone {
+            (Input::SessionGone, Ended::SessionGone)
+        } else {
+            (Input::Unauthorized, Ended::Unauthorized)
+        };
+        assert_eq!(bench.input(says), finish(ended), "{case}");
+        assert_eq!(bench.turn.delivery(), expected, "{case}");
+    }
+}
+
 #[test]
 fn a_message_seen_before_its_answer_counts_as_accepted() {
     let mut bench = Bench::new();
