@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Activity, Delivery, Ended, Goal, Limit, Scope, Stage, Timer, Turn, WaitOptions, Waiting,
+    Activity, Delivery, Ended, Goal, Limit, Scope, Stage, Timer, Turn, WaitOptions, Waiting, facts,
     reads::ReadUnderWay, submit,
 };
 use crate::opencode::{mirror::SessionTree, outcome, wire::MessageError};
@@ -86,12 +86,17 @@ impl Turn {
         }
     }
 
-    /// Whether the model goes on after more steps than it may make in this turn. A session at rest does not, and what runs after a
-    /// turn that was found may be another turn, which is none of its business.
+    /// Whether a session of the tree goes on after more steps than it may make in this turn. One at rest does not, and what runs
+    /// after a turn that was found may be another turn, which is none of its business.
     fn is_looping(&self, tree: &SessionTree) -> bool {
-        self.facts.steps > self.options.max_steps
-            && self.statuses.root() != Activity::Idle
-            && !self.has_later_turn(tree)
+        let max_steps = self.options.max_steps;
+        let is_root_looping = self.facts.steps > max_steps && self.statuses.root() != Activity::Idle;
+        let is_descendant_looping = || {
+            let Some(began) = self.facts.began else { return false };
+            let mut active = self.statuses.active_descendants(tree);
+            active.any(|session| facts::n_steps_since(tree, session, began) > max_steps)
+        };
+        (is_root_looping || is_descendant_looping()) && !self.has_later_turn(tree)
     }
 
     /// Whether another turn has begun since the one of a prompt that was not sent here.

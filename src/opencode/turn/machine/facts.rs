@@ -1,7 +1,7 @@
 //! What the merged messages of a session say about a turn.
 
 use crate::{
-    ids::MessageId,
+    ids::{MessageId, SessionId},
     opencode::mirror::{MessageLog, SessionTree},
     time::Millis,
 };
@@ -14,6 +14,8 @@ pub(super) struct Facts {
     pub(super) exists: bool,
     /// No user message is newer than the prompt's. Submitting an older one again would run it again.
     pub(super) newest: bool,
+    /// When the turn began, by the server's clock; nothing before the prompt is seen.
+    pub(super) began: Option<Millis>,
     /// When the newest prompt in the session was made, whichever client sent it.
     pub(super) last_prompt: Option<Millis>,
     /// Assistant messages after it, summaries included.
@@ -55,6 +57,15 @@ impl Facts {
         let prompts = tree.logs(root).rev().filter(|log| log.is_user());
         let infos = prompts.filter_map(|log| log.info.as_ref());
         facts.last_prompt = infos.map(|info| info.time().created).next();
+        facts.began = match prompt {
+            Some(prompt) => {
+                // A prompt that was submitted again stands behind what was said already.
+                let first = tree.turn_logs(root, prompt).next();
+                let logs = tree.log(root, prompt).into_iter().chain(first);
+                logs.filter_map(|log| log.info.as_ref()).map(|info| info.time().created).min()
+            }
+            None => facts.last_prompt,
+        };
         facts.descendant_open = tree.has_restless_descendant();
         // The result of each subagent in the background comes back as a prompt of the server's own.
         let asked = tree.logs(root).next_back().is_some_and(MessageLog::is_user);
@@ -64,6 +75,12 @@ impl Facts {
         facts.tool_running = tree.has_lone_call();
         facts
     }
+}
+
+/// How many steps a session has made since then, summaries included.
+pub(super) fn n_steps_since(tree: &SessionTree, session: &SessionId, since: Millis) -> usize {
+    let is_old = |log: &MessageLog| log.info.as_ref().is_some_and(|info| info.time().created < since);
+    tree.logs(session).rev().take_while(|log| !is_old(log)).filter(|log| log.step().is_some()).count()
 }
 
 /// Whether the prompt stands behind a last step that failed: it was submitted twice, and the server got to one of the

@@ -97,6 +97,11 @@ impl Statuses {
         self.descendants.values().any(|activity| *activity == Activity::Unrecognised)
     }
 
+    /// The descendants that are not idle.
+    pub(super) fn active_descendants(&self, tree: &SessionTree) -> impl Iterator<Item = &SessionId> {
+        self.descendants.keys().filter(|session| tree.is_confirmed(session))
+    }
+
     /// Whether a descendant works. Where its status does not tell, its messages do.
     pub(super) fn is_descendant_running(&self, tree: &SessionTree) -> bool {
         let mut confirmed = self.descendants.iter().filter(|(session, _)| tree.is_confirmed(session));

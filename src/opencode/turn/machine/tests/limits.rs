@@ -235,6 +235,40 @@ fn the_clocks_stand_still_while_a_human_is_asked() {
 }
 
 #[test]
+fn too_many_steps_of_a_subagent_end_the_turn() {
+    let busy = || SessionStatus::Busy;
+    let idle = || SessionStatus::Idle;
+    for (case, n_before, n_since, root, child, is_ended) in [
+        ("as many as it may", 0, 3, busy(), busy(), false),
+        ("one more", 0, 4, busy(), busy(), true),
+        ("in the background", 0, 4, idle(), busy(), true),
+        ("it rests", 0, 4, busy(), idle(), false),
+        ("another turn's", 4, 3, busy(), busy(), false),
+    ] {
+        let mut bench = Bench::with(WaitOptions::default().max_steps(3));
+        bench.child();
+        let steps = |bench: &mut Bench, from: u32, n: u32| {
+            for number in from..from + n {
+                bench.step_of(CHILD, number, Some(bench.created()));
+            }
+        };
+        steps(&mut bench, 40, n_before);
+        bench.now += SECOND;
+        bench.busy();
+        bench.store_prompt();
+        bench.now += SECOND;
+        // Each session has its own count.
+        bench.answer(1);
+        bench.answer(2);
+        bench.status_of(ROOT, root);
+        bench.status_of(CHILD, child);
+        bench.done.clear();
+        steps(&mut bench, 50, n_since);
+        assert_eq!(bench.done.contains(&Done::Abort), is_ended, "{case}: {:?}", bench.done);
+    }
+}
+
+#[test]
 fn too_many_steps_end_an_endless_loop() {
     let mut bench = Bench::running();
     bench.complete(1);
