@@ -35,7 +35,7 @@ impl Turn {
     /// Keeps the timer of the limit in force, and ends the turn when that has run out; but not before a read has looked for
     /// progress that was not heard of.
     pub(super) fn check_limit(&mut self, now: Duration) {
-        if matches!(self.stage, Stage::Aborting { .. } | Stage::Closing { .. } | Stage::Finished) {
+        if self.is_ending() {
             return;
         }
         let Some((limit, at)) = self.limits.in_force(&self.options, &self.facts) else {
@@ -82,7 +82,7 @@ impl Turn {
     }
 
     pub(super) fn abort(&mut self, ended: Ended) {
-        if matches!(self.stage, Stage::Aborting { .. } | Stage::Closing { .. } | Stage::Finished) {
+        if self.is_ending() {
             return;
         }
         if self.is_untouched() {
@@ -92,6 +92,11 @@ impl Turn {
         self.reads.reset();
         self.stage = Stage::Aborting { ended };
         self.step.actions.push(Action::Abort);
+    }
+
+    /// Whether the turn's end is decided.
+    pub(super) fn is_ending(&self) -> bool {
+        matches!(self.stage, Stage::Aborting { .. } | Stage::Closing { .. } | Stage::Finished)
     }
 
     /// Whether the server cannot have anything of this turn.

@@ -33,6 +33,9 @@ impl Turn {
             _ => (tree.apply_event(&*event), Some(event)),
         };
         self.ask_what_was_held(now, tree);
+        if self.facts_outdated {
+            self.close_abandoned(now, tree);
+        }
         if observed.progress {
             self.progressed(now, &observed);
             self.since_submission.fatal_error = None;
@@ -172,6 +175,17 @@ impl Turn {
         }
     }
 
+    /// Closes the requests that nothing waits for any more, as those of a subagent that was aborted by somebody else: the server does not
+    /// say that they are over, and a human who was asked would stop the clocks for ever. What the turn itself ends goes with it.
+    fn close_abandoned(&mut self, now: Duration, tree: &SessionTree) {
+        if self.is_ending() {
+            return;
+        }
+        for request in self.requests.abandoned(tree) {
+            self.answered_elsewhere(now, &request);
+        }
+    }
+
     fn answered_elsewhere(&mut self, now: Duration, request: &RequestId) {
         self.limits.human_answered(now, request);
         if self.requests.close(request) {
@@ -191,6 +205,7 @@ impl Turn {
         let snapshot = read.as_ref().map_or(Snapshot::Live, |read| self.certainty(read));
         let observed = merge(tree, &mut reading, snapshot, &mut self.signatures);
         self.ask_what_was_held(now, tree);
+        self.close_abandoned(now, tree);
         self.facts_outdated = true;
         if observed.progress {
             self.lacks_message_events |= self.is_stream_open() && self.reads.n_silence_polls() > 0;

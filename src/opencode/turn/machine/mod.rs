@@ -278,8 +278,7 @@ impl Turn {
     }
 
     fn restart_silence(&mut self, now: Duration) {
-        let is_over = matches!(self.stage, Stage::Aborting { .. } | Stage::Closing { .. } | Stage::Finished);
-        if self.is_stream_open() && !is_over {
+        if self.is_stream_open() && !self.is_ending() {
             let interval = if self.lacks_message_events {
                 // As if there were no stream, but less and less often while reads bring nothing new either.
                 (POLL_INTERVAL * (self.reads.n_silence_polls() + 1)).min(SILENCE_INTERVAL)

@@ -1,6 +1,6 @@
 //! Permissions and questions: which of them concern the turn, and which are still open.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Reading;
 use crate::{
@@ -35,20 +35,31 @@ impl Request {
         }
     }
 
-    /// The step whose tool call asks.
-    fn step(&self) -> Option<&MessageId> {
+    fn asker(&self) -> Asker {
         let tool = match self {
             Self::Permission(request) => request.tool.as_ref(),
             Self::Question(request) => request.tool.as_ref(),
         };
-        tool.map(|tool| &tool.message_id)
+        Asker { session: self.session().clone(), step: tool.map(|tool| tool.message_id.clone()) }
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Open,
-    Closed,
+/// Who waits for an answer.
+#[derive(Debug)]
+struct Asker {
+    session: SessionId,
+    /// The step whose tool call asks.
+    step: Option<MessageId>,
+}
+
+impl Asker {
+    /// Whether nothing waits any more: the step is over, or the session is not in the tree. The server goes on listing such a request,
+    /// as after an abort, and says nothing about it.
+    fn is_gone(&self, tree: &SessionTree) -> bool {
+        let step = self.step.as_ref().and_then(|step| tree.log(&self.session, step)?.info.as_ref());
+        let is_over = step.is_some_and(|step| step.time().completed.is_some());
+        is_over || !tree.contains(&self.session)
+    }
 }
 
 /// Requests of sessions that are not confirmed, which are few: a list that follows has those that are dropped here.
@@ -62,34 +73,32 @@ const MAX_REQUESTS: usize = 8192;
 /// that it is a descendant, and are never passed on if the server does not say so.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    passed_on: BTreeMap<RequestId, State>,
+    open: BTreeMap<RequestId, Asker>,
+    closed: BTreeSet<RequestId>,
     held: BTreeMap<RequestId, Request>,
     n_dropped: u64,
 }
 
 impl Requests {
-    /// Takes in a request that is to be passed on: one that is new, of this tree, and not of a step that is over, since after an
-    /// abort the server goes on listing requests that nothing waits for. Returns whether it is such a one.
+    /// Takes in a request that is to be passed on: one that is new, of this tree, and still waited for. Returns whether it is such a
+    /// one.
     pub(super) fn register(&mut self, tree: &SessionTree, request: &Request) -> bool {
-        let step = request.step().and_then(|step| tree.log(request.session(), step)?.info.as_ref());
-        let is_over = step.is_some_and(|step| step.time().completed.is_some());
-        if is_over || self.passed_on.contains_key(request.id()) {
+        let id = request.id();
+        let asker = request.asker();
+        if self.open.contains_key(id) || self.closed.contains(id) || asker.is_gone(tree) {
             return false;
         }
         let is_confirmed = tree.is_confirmed(request.session());
-        if !is_confirmed && !tree.contains(request.session()) {
-            return false;
-        }
-        let is_full =
-            if is_confirmed { self.passed_on.len() >= MAX_REQUESTS } else { self.held.len() >= MAX_HELD };
+        let n_passed_on = self.open.len() + self.closed.len();
+        let is_full = if is_confirmed { n_passed_on >= MAX_REQUESTS } else { self.held.len() >= MAX_HELD };
         if is_full {
             self.n_dropped += 1;
             return false;
         }
         if is_confirmed {
-            self.passed_on.insert(request.id().clone(), State::Open);
+            self.open.insert(id.clone(), asker);
         } else {
-            self.held.insert(request.id().clone(), request.clone());
+            self.held.insert(id.clone(), request.clone());
         }
         is_confirmed
     }
@@ -111,22 +120,22 @@ impl Requests {
     /// Takes in that a request needs no answer any more. Returns whether it was open.
     pub(super) fn close(&mut self, request: &RequestId) -> bool {
         self.held.remove(request);
-        match self.passed_on.get_mut(request) {
-            Some(state) => std::mem::replace(state, State::Closed) == State::Open,
-            None => false,
-        }
+        let Some((request, _)) = self.open.remove_entry(request) else { return false };
+        self.closed.insert(request)
     }
 
     pub(super) fn is_closed(&self, request: &RequestId) -> bool {
-        self.passed_on.get(request) == Some(&State::Closed)
+        self.closed.contains(request)
     }
 
     pub(super) fn open(&self) -> Vec<RequestId> {
-        self.passed_on
-            .iter()
-            .filter(|(_, state)| **state == State::Open)
-            .map(|(request, _)| request.clone())
-            .collect()
+        self.open.keys().cloned().collect()
+    }
+
+    /// The open requests that nothing waits for any more.
+    pub(super) fn abandoned(&self, tree: &SessionTree) -> Vec<RequestId> {
+        let gone = self.open.iter().filter(|(_, asker)| asker.is_gone(tree));
+        gone.map(|(request, _)| request.clone()).collect()
     }
 }
 

@@ -103,6 +103,40 @@ fn a_request_that_is_not_listed_any_more_is_closed() {
     assert_eq!(bench.wait_reading(&SessionStatus::Busy), [Done::Abort]);
 }
 
+/// A subagent was aborted or deleted by somebody else: the server goes on listing what it asked, and does not say that it is over.
+#[test]
+fn a_request_that_nothing_waits_for_any_more_is_closed() {
+    for (case, is_heard, is_deleted) in [
+        ("its step ended", true, false),
+        ("its step ended unheard", false, false),
+        ("its session was deleted", true, true),
+    ] {
+        let mut bench = Bench::running();
+        bench.child();
+        bench.step_of(CHILD, 50, None);
+        assert_eq!(bench.asks(CHILD, "per_1", 50), [ask("per_1")], "{case}");
+        bench.input(Input::HumanAsked("per_1".into()));
+        let completed = Some(bench.created());
+        let done = if is_deleted {
+            bench.stored.pop();
+            let info =
+                SessionInfo { id: CHILD.into(), parent_id: Some(ROOT.into()), ..SessionInfo::default() };
+            bench.event(EventPayload::SessionDeleted(info))
+        } else if is_heard {
+            bench.step_of(CHILD, 50, completed)
+        } else {
+            bench.unheard(|bench| bench.step_of(CHILD, 50, completed));
+            bench.input(Input::StreamGap);
+            bench.read(SessionStatus::Busy)
+        };
+        assert_eq!(done, [closed("per_1")], "{case}");
+        // It is still listed, and not asked again; and the clocks go on.
+        bench.input(Input::StreamGap);
+        assert_eq!(bench.read(SessionStatus::Busy), [], "{case}");
+        assert_eq!(bench.wait_reading(&SessionStatus::Busy), [Done::Abort], "{case}");
+    }
+}
+
 #[test]
 fn a_request_that_came_while_the_list_was_made_is_not_closed_by_it() {
     let mut bench = Bench::running();
