@@ -8,7 +8,6 @@ use tokio::time::sleep;
 use super::{
     client::{ApiError, DirectoryClient, OpenCodeClient, SessionFilter},
     mint::Mint,
-    model::DefaultModels,
     session::OpenCodeSession,
     shared_read::AllReads,
     wire::{CreateSession, Extra, SessionInfo},
@@ -49,7 +48,6 @@ pub struct OpenCode {
 pub(super) struct Shared {
     pub(super) client: OpenCodeClient,
     pub(super) mint: Mint,
-    pub(super) models: DefaultModels,
     pub(super) reads: AllReads,
 }
 
@@ -58,8 +56,7 @@ impl OpenCode {
     /// others may use it as well.
     pub fn new(client: OpenCodeClient) -> Self {
         let client = client.with_own_feeds();
-        let (mint, models, reads) = (Mint::default(), DefaultModels::default(), AllReads::default());
-        let shared = Shared { client, mint, models, reads };
+        let shared = Shared { client, mint: Mint::default(), reads: AllReads::default() };
         Self { shared: Arc::new(shared) }
     }
 

@@ -9,7 +9,7 @@ use tracing::{debug, trace, warn};
 
 use super::{
     abort::abort_tree,
-    client::{ApiError, DirectoryClient, FeedSignal, GoneReason, Subscription},
+    client::{ApiError, DirectoryClient, FeedSignal, GoneReason, Subscription, Watch},
     failing::{Attempt, Failing},
     mirror::Observed,
     reading::{Back, SessionReader},
@@ -71,6 +71,11 @@ impl Events {
     /// The events of `session` from when the stream is open.
     pub(super) fn subscribe(session: &OpenCodeSession) -> Self {
         Self { subscription: session.api().subscribe(&session.id), stream: Stream::Opening }
+    }
+
+    /// What can tell later whether the stream has been lost since.
+    pub(super) fn watch(&self) -> Watch {
+        self.subscription.watch()
     }
 }
 

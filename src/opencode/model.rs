@@ -1,7 +1,6 @@
 //! Which model a prompt is for, when the caller does not say.
 
 use std::{
-    collections::HashMap,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -9,27 +8,44 @@ use std::{
 use tokio::{sync::OnceCell, time::timeout};
 
 use super::{
-    client::DirectoryClient,
+    client::{DirectoryClient, Watch},
     wire::{ConfigInfo, ProviderList},
 };
-use crate::{agent::ModelRef, directory::Directory, lock::lock};
+use crate::{agent::ModelRef, lock::lock};
 
-/// The default model of each directory, asked for once.
+/// The default model of a directory, asked for once per connection of its events: a server that comes back may have another one.
 #[derive(Debug, Default)]
-pub(super) struct DefaultModels(Mutex<HashMap<Directory, Arc<OnceCell<Option<ModelRef>>>>>);
+pub(super) struct DefaultModel(Mutex<Option<Known>>);
 
-impl DefaultModels {
-    /// The model that the server would use in `api`'s directory; nothing if it does not say so in time, so that it decides.
-    pub(super) async fn resolve(&self, api: &DirectoryClient, patience: Duration) -> Option<ModelRef> {
-        let directory = api.directory()?;
-        let cell = Arc::clone(lock(&self.0).entry(directory.clone()).or_default());
+#[derive(Debug)]
+struct Known {
+    /// Over the connection since before the server was asked.
+    watch: Watch,
+    model: Arc<OnceCell<Option<ModelRef>>>,
+}
+
+impl DefaultModel {
+    /// The model that the server would use in `api`'s directory, whose connection `watch` is over; nothing if it does not say so in
+    /// time, so that it decides.
+    pub(super) async fn resolve(
+        &self,
+        api: &DirectoryClient,
+        watch: Watch,
+        patience: Duration,
+    ) -> Option<ModelRef> {
+        let cell = {
+            let mut known = lock(&self.0);
+            let current = known.take().filter(|known| known.watch.is_unbroken());
+            let current = known.insert(current.unwrap_or_else(|| Known { watch, model: Arc::default() }));
+            Arc::clone(&current.model)
+        };
         let resolved = timeout(patience, cell.get_or_try_init(|| ask(api))).await;
         resolved.ok()?.ok()?.clone()
     }
 
-    /// Asks again next time: the server was restarted, or the model does not exist.
-    pub(super) fn forget(&self, directory: &Directory) {
-        lock(&self.0).remove(directory);
+    /// Asks again next time: the model may not exist.
+    pub(super) fn forget(&self) {
+        *lock(&self.0) = None;
     }
 }
 

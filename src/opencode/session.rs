@@ -12,7 +12,7 @@ use tracing::{Instrument, error_span};
 use super::{
     abort::abort_tree,
     agent::Shared,
-    client::{ApiError, DirectoryClient, MessagePage},
+    client::{ApiError, DirectoryClient, MessagePage, Watch},
     diff,
     driver::{Driven, Driver, Events, Prompt},
     mirror::{Observed, SessionTree, Snapshot},
@@ -160,9 +160,10 @@ impl OpenCodeSession {
             let limits = host.limits().clone().on_limit(TimeoutAction::Leave);
             self.rest(&mut events, limits, host).await?;
         }
+        let watch = events.watch();
         *lock(&self.events) = Some(events);
         let model = tokio::select! {
-            model = self.model(spec, host.limits()) => model,
+            model = self.model(spec, watch, host.limits()) => model,
             stop = host.stop_requested() => {
                 return Err(Unprepared::new(Ended::Stopped(stopped(stop)), None));
             }
@@ -198,7 +199,7 @@ impl OpenCodeSession {
     }
 
     /// The model that was asked for, else the session's last, else what the server would use.
-    async fn model(&self, spec: &PromptSpec, limits: &WaitOptions) -> Option<ModelRef> {
+    async fn model(&self, spec: &PromptSpec, watch: Watch, limits: &WaitOptions) -> Option<ModelRef> {
         let known = {
             let mut live = self.live();
             live.learn();
@@ -206,7 +207,7 @@ impl OpenCodeSession {
         };
         match known {
             Some(known) => Some(known),
-            None => self.shared.models.resolve(&self.api(), limits.start_timeout).await,
+            None => self.reads.model.resolve(&self.api(), watch, limits.start_timeout).await,
         }
     }
 
@@ -261,7 +262,7 @@ impl OpenCodeSession {
             Ok(TurnEnded::Interrupted) => Ended::Completed(Completion::Interrupted),
             Ok(TurnEnded::Failed(error)) => Ended::Completed(Completion::Failed(Failure::from(&error))),
             Ok(TurnEnded::NotStarted { error }) => {
-                self.shared.models.forget(&self.directory);
+                self.reads.model.forget();
                 Ended::not_run(error.as_ref().map(Failure::from))
             }
             Ok(TurnEnded::NotDelivered(known)) => {

@@ -15,21 +15,25 @@ use std::{
 
 use tokio::{sync::Semaphore, time::timeout};
 
-use super::wire::{Decoded, PermissionRequest, QuestionRequest, StatusMap};
+use super::{
+    model::DefaultModel,
+    wire::{Decoded, PermissionRequest, QuestionRequest, StatusMap},
+};
 use crate::{directory::Directory, lock::lock};
 
 /// How long to wait for the request of another reader before making one's own: a request that hangs must not hang all readers.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The lists of one directory.
+/// The lists of one directory, and its default model.
 #[derive(Debug, Default)]
 pub(super) struct DirectoryReads {
     pub(super) status: SharedRead<StatusMap>,
     pub(super) permissions: SharedRead<Decoded<PermissionRequest>>,
     pub(super) questions: SharedRead<Decoded<QuestionRequest>>,
+    pub(super) model: DefaultModel,
 }
 
-/// The lists of all directories that a session is open in.
+/// What is shared in each directory that a session is open in.
 #[derive(Debug, Default)]
 pub(super) struct AllReads(Mutex<HashMap<Directory, Weak<DirectoryReads>>>);
 

@@ -7,8 +7,8 @@ use std::{
 
 use futures_util::future::join_all;
 use opencode_conductor::{
-    AgentErrorKind, Completion, ConversationManager, Delivery, Directory, DirectoryClient, ManagerBuilder,
-    PermissionPolicy, PromptError, PromptInput, message_signature,
+    AgentErrorKind, Completion, ConversationManager, Delivery, Directory, DirectoryClient, FeedSignal,
+    ManagerBuilder, PermissionPolicy, PromptError, PromptInput, message_signature,
     test_util::{FakeOpenCode, Fault, Moment, Route, Script, Step},
     wire::{PromptPart, PromptRequest},
 };
@@ -59,16 +59,38 @@ async fn a_hung_configuration_costs_the_time_to_start_and_no_more() {
     assert!(began.elapsed() < ms(20_000), "{:?}", began.elapsed());
 }
 
+/// A server that was restarted, or whose configuration was changed, may have another default.
 #[tokio::test]
-async fn the_default_model_is_asked_for_once_per_directory() {
-    let stage = Stage::new().await;
-    stage.ask(&texts("one")).await.unwrap();
-    let asked = stage.requests(Route::Config);
-    assert!(asked > 0);
-    let other = create(&stage.manager, "other").await;
-    let input = PromptInput::new(other, texts("two").prompt("do it"));
-    stage.send(input).await.unwrap();
-    assert_eq!(stage.requests(Route::Config), asked);
+async fn the_default_model_is_asked_for_once_per_directory_and_connection() {
+    for (case, is_killed, is_disposed) in
+        [("connected", false, false), ("killed", true, false), ("disposed", false, true)]
+    {
+        let stage = Stage::new().await;
+        // With somebody who listens, the connection is there as long as the server lets it.
+        let directory = Directory::new(WORKTREE).unwrap();
+        let mut events = stage.manager.client().unwrap().directory(&directory).subscribe(&stage.session);
+        let mut heard = async |expected: fn(&FeedSignal) -> bool| {
+            soon(async { while !expected(&events.next().await) {} }).await;
+        };
+        heard(|signal| matches!(signal, FeedSignal::Connected)).await;
+        stage.ask(&texts("one")).await.unwrap();
+        let asked = stage.requests(Route::Config);
+        assert!(asked > 0, "{case}");
+        if is_killed {
+            stage.fake.restart().await.unwrap();
+        }
+        if is_disposed {
+            stage.fake.dispose(WORKTREE).await;
+        }
+        if is_killed || is_disposed {
+            heard(|signal| matches!(signal, FeedSignal::Lost { .. })).await;
+        }
+        let other = create(&stage.manager, "other").await;
+        let input = PromptInput::new(other, texts("two").prompt("do it"));
+        stage.send(input).await.unwrap();
+        let is_asked_again = stage.requests(Route::Config) > asked;
+        assert_eq!(is_asked_again, is_killed || is_disposed, "{case}");
+    }
 }
 
 #[tokio::test]

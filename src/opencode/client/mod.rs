@@ -27,6 +27,8 @@ pub use stats::ClientStatistics;
 
 use api::routes;
 use call::Call;
+pub(super) use feed::Watch;
+
 use feed::Feeds;
 use http::Http;
 

@@ -15,7 +15,7 @@ use std::{
     fmt,
     future::poll_fn,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, Weak},
     task::{Context, Poll},
     time::Duration,
 };
@@ -202,9 +202,25 @@ impl Subscription {
         poll_fn(|context| self.reader.poll_next(context)).await
     }
 
+    /// What can tell later whether the connection has been lost since.
+    pub(crate) fn watch(&self) -> Watch {
+        Watch(Arc::downgrade(&self.feed.state().unbroken))
+    }
+
     /// Adds a session, with those of its descendants that appear from now on.
     pub fn follow(&self, session: &SessionId) {
         self.feed.state().routing.follow(self.id, session);
+    }
+}
+
+/// Knows whether a directory's connection has been there without a break. If it has not, the server may have been restarted, or its
+/// configuration changed.
+#[derive(Debug)]
+pub(crate) struct Watch(Weak<()>);
+
+impl Watch {
+    pub(crate) fn is_unbroken(&self) -> bool {
+        self.0.strong_count() > 0
     }
 }
 
@@ -265,6 +281,8 @@ struct Feed {
 
 struct State {
     link: Link,
+    /// Dropped with the connection.
+    unbroken: Arc<()>,
     routing: Routing,
 }
 
@@ -365,7 +383,7 @@ impl OpenFeeds {
 
 impl Feed {
     fn new(directory: Option<Directory>) -> Self {
-        let state = State { link: Link::Opening, routing: Routing::default() };
+        let state = State { link: Link::Opening, unbroken: Arc::default(), routing: Routing::default() };
         Self { directory, state: Mutex::new(state), changed: Notify::new() }
     }
 
@@ -398,6 +416,9 @@ impl Feed {
             Link::Down(loss) => Some(loss),
             Link::Opening | Link::Live => None,
         };
+        if loss.is_some() {
+            state.unbroken = Arc::default();
+        }
         for queue in state.routing.all() {
             queue.live(loss);
         }
@@ -410,6 +431,7 @@ impl Feed {
             return;
         }
         state.link = Link::Down(loss.clone());
+        state.unbroken = Arc::default();
         for queue in state.routing.all() {
             queue.lost(loss);
         }

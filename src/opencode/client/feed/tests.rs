@@ -229,6 +229,26 @@ async fn a_connection_lingers_for_the_next_subscriber_and_not_longer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_watch_tells_whether_the_connection_was_lost_since() {
+    let brief = Attempt::Stream(vec![(Duration::ZERO, CONNECTED), (seconds(10), HEARTBEAT)]);
+    let open = Attempt::Open(vec![(Duration::ZERO, CONNECTED)]);
+    let setup = setup(FeedOptions::new().linger(seconds(2)), [brief, open]);
+    let mut subscription = setup.subscribe();
+    let first = subscription.watch();
+    assert!(matches!(subscription.next().await, FeedSignal::Connected));
+    assert!(first.is_unbroken() && setup.subscribe().watch().is_unbroken());
+    assert!(matches!(subscription.next().await, FeedSignal::Lost { .. }));
+    let while_down = subscription.watch();
+    assert!(!first.is_unbroken());
+    assert!(matches!(subscription.next().await, FeedSignal::Resync { .. }));
+    let second = subscription.watch();
+    assert!(!first.is_unbroken() && !while_down.is_unbroken() && second.is_unbroken());
+    drop(subscription);
+    tokio::time::sleep(Duration::from_millis(2_100)).await;
+    assert!(!second.is_unbroken(), "the connection was not needed any more");
+}
+
+#[tokio::test(start_paused = true)]
 async fn waiting_for_a_signal_can_be_cancelled_at_any_point() {
     let ticks = (0..100).map(|count| {
         (
