@@ -32,6 +32,11 @@ fn silent() -> Script {
     Script::new([Step::text("never").gate_before("never")])
 }
 
+/// A model whose answers break off, so that the server calls it again and again.
+fn looping() -> Script {
+    with(Script::new([with(Step::default(), |it| it.drop = true)]), |it| it.repeat_last = true)
+}
+
 #[tokio::test]
 async fn each_limit_ends_its_kind_of_waiting_and_aborts_the_tree() {
     let retrying = with(ProviderError::default(), |it| {
@@ -39,7 +44,7 @@ async fn each_limit_ends_its_kind_of_waiting_and_aborts_the_tree() {
         it.headers = [("retry-after".to_owned(), "3600".to_owned())].into();
     });
     let retrying = Script::new([with(Step::default(), |it| it.error = Some(retrying))]);
-    let unknown = with(Script::new([with(Step::default(), |it| it.drop = true)]), |it| it.repeat_last = true);
+    let unknown = looping();
     // So long that a slow machine gets to what is to be cut off, and all at once.
     let limit = ms(4000);
     let cases = [
@@ -53,8 +58,7 @@ async fn each_limit_ends_its_kind_of_waiting_and_aborts_the_tree() {
         (Limit::Retry, retrying, long().retry_budget(limit * 3 / 2).idle_timeout(limit)),
         (Limit::Deadline, endless(), long().deadline(limit)),
         (Limit::Deadline, silent(), long().deadline(limit)),
-        (Limit::Steps, unknown.clone(), long().max_steps(5)),
-        (Limit::Steps, Script::new([Step::tool(task(&unknown))]), long().max_steps(5)),
+        (Limit::Steps, unknown, long().max_steps(5)),
         (Limit::Idle, Script::new([Step::tool(task(&silent()))]), long().idle_timeout(limit)),
         (
             Limit::Tool,
@@ -85,14 +89,27 @@ async fn each_limit_ends_its_kind_of_waiting_and_aborts_the_tree() {
         stage.check(&case, &result);
         stage.check_conversation(&case, &result.conversation);
         if expected == Limit::Steps {
-            let n_messages = abort.sessions.iter().map(|session| stage.fake.messages(session.as_str()).len());
-            assert!(n_messages.max() > Some(5), "{case}: in the session or in its subagent");
+            assert!(result.messages.opencode().len() > 5, "{case}");
         }
         let next = stage.ask(&texts("next")).await.unwrap_or_else(|error| panic!("{case}: {error:?}"));
         assert_eq!(next.completion, Completion::Settled, "{case}: the session is usable");
         stage.check(&case, &next);
     }))
     .await;
+}
+
+/// It makes progress, and the session itself makes no step meanwhile.
+#[tokio::test]
+async fn a_subagent_that_goes_round_in_circles_ends_the_turn() {
+    let stage = Stage::new().await;
+    let script = Script::new([Step::tool(task(&looping())), Step::text("never")]);
+    let result = stage.send(stage.input(&script).wait(long().max_steps(5))).await.unwrap();
+    let Completion::TimedOut { limit: Limit::Steps, abort: Some(abort), .. } = &result.completion else {
+        panic!("{:?}", result.completion)
+    };
+    assert!(abort.sessions.contains(&stage.session) && abort.sessions.len() == 2, "{abort:?}");
+    assert!(stage.is_idle().await, "nothing runs any more");
+    stage.check_conversation("a looping subagent", &result.conversation);
 }
 
 #[tokio::test]
