@@ -26,6 +26,12 @@ impl Turn {
         self.lacks_message_events &=
             !matches!(event.payload, EventPayload::MessageUpdated(_) | EventPayload::PartUpdated { .. });
         let is_announced = matches!(event.payload, EventPayload::SessionCreated(_));
+        // There may be many requests, and few events end what asks.
+        let may_abandon = match &event.payload {
+            EventPayload::MessageUpdated(message) => message.time().completed.is_some(),
+            EventPayload::SessionDeleted(_) => true,
+            _ => false,
+        };
         let (observed, event) = match event.payload {
             EventPayload::MessageUpdated(_)
             | EventPayload::PartUpdated { .. }
@@ -33,7 +39,7 @@ impl Turn {
             _ => (tree.apply_event(&*event), Some(event)),
         };
         self.ask_what_was_held(now, tree);
-        if self.facts_outdated {
+        if may_abandon {
             self.close_abandoned(now, tree);
         }
         if observed.progress {
