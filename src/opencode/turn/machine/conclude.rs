@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Activity, Delivery, Ended, Goal, Limit, Scope, Stage, Timer, Turn, WaitOptions, Waiting, facts,
+    Activity, Delivery, Ended, Goal, Limit, Scope, Stage, Timer, Turn, WaitOptions, Waiting,
     reads::ReadUnderWay, submit,
 };
 use crate::opencode::{mirror::SessionTree, outcome, wire::MessageError};
@@ -91,12 +91,8 @@ impl Turn {
     fn is_looping(&self, tree: &SessionTree) -> bool {
         let max_steps = self.options.max_steps;
         let is_root_looping = self.facts.steps > max_steps && self.statuses.root() != Activity::Idle;
-        let is_descendant_looping = || {
-            let Some(began) = self.facts.began else { return false };
-            let mut active = self.statuses.active_descendants(tree);
-            active.any(|session| facts::n_steps_since(tree, session, began) > max_steps)
-        };
-        (is_root_looping || is_descendant_looping()) && !self.has_later_turn(tree)
+        let is_looping = is_root_looping || self.facts.descendant_steps > max_steps;
+        is_looping && !self.has_later_turn(tree)
     }
 
     /// Whether another turn has begun since the one of a prompt that was not sent here.

@@ -22,6 +22,8 @@ pub(super) struct Facts {
     pub(super) steps: usize,
     /// How many of them are not completed.
     pub(super) incomplete: usize,
+    /// How many the descendant has made since the turn began that is at work and has made most.
+    pub(super) descendant_steps: usize,
     /// A tool runs somewhere in the tree, other than one that merely waits for a subagent of the tree's own.
     pub(super) tool_running: bool,
     /// What a descendant did has not been seen to its end, as where the stream carried none or only a part of it.
@@ -33,7 +35,11 @@ pub(super) struct Facts {
 
 impl Facts {
     /// What the merged messages say about the turn of `prompt`, or about whatever came last.
-    pub(super) fn of(tree: &SessionTree, prompt: Option<&MessageId>) -> Self {
+    pub(super) fn of<'a>(
+        tree: &SessionTree,
+        prompt: Option<&MessageId>,
+        active: impl Iterator<Item = &'a SessionId>,
+    ) -> Self {
         let root = tree.root();
         let mut facts = Self::default();
         let mut n_prompts = 0;
@@ -66,6 +72,10 @@ impl Facts {
             }
             None => facts.last_prompt,
         };
+        if let Some(began) = facts.began {
+            let n_steps = active.map(|session| n_steps_since(tree, session, began));
+            facts.descendant_steps = n_steps.max().unwrap_or(0);
+        }
         facts.descendant_open = tree.has_restless_descendant();
         // The result of each subagent in the background comes back as a prompt of the server's own.
         let asked = tree.logs(root).next_back().is_some_and(MessageLog::is_user);
@@ -78,7 +88,7 @@ impl Facts {
 }
 
 /// How many steps a session has made since then, summaries included.
-pub(super) fn n_steps_since(tree: &SessionTree, session: &SessionId, since: Millis) -> usize {
+fn n_steps_since(tree: &SessionTree, session: &SessionId, since: Millis) -> usize {
     let is_old = |log: &MessageLog| log.info.as_ref().is_some_and(|info| info.time().created < since);
     tree.logs(session).rev().take_while(|log| !is_old(log)).filter(|log| log.step().is_some()).count()
 }
@@ -95,6 +105,8 @@ fn moved(tree: &SessionTree, prompt: &MessageId) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
+
     use super::*;
     use crate::{conversation::ConvertOptions, opencode::wire::ServerEvent};
 
@@ -124,10 +136,10 @@ mod tests {
             tree.apply_event(ServerEvent::from_json(&event).unwrap());
         }
         let (root, prompt) = (tree.root(), MessageId::new("msg_1"));
-        let seen = Facts::of(&tree, Some(&prompt));
+        let seen = Facts::of(&tree, Some(&prompt), iter::empty());
         assert!(seen.exists && seen.newest, "{seen:?}");
         assert_eq!((seen.steps, seen.incomplete), (1, 1));
-        assert_eq!(Facts::of(&tree, None).steps, 1);
+        assert_eq!(Facts::of(&tree, None, iter::empty()).steps, 1);
         assert!(!tree.logs(root).any(MessageLog::has_view));
         assert_eq!(tree.turn(root, &prompt).count(), 1);
         assert!(tree.logs(root).any(MessageLog::has_view), "the test can tell");

@@ -246,7 +246,8 @@ impl Turn {
 
     fn look(&mut self, tree: &SessionTree) {
         if std::mem::take(&mut self.facts_outdated) {
-            self.facts = Facts::of(tree, self.prompt());
+            let active = self.statuses.active_descendants(tree);
+            self.facts = Facts::of(tree, self.prompt(), active);
         }
     }
 
