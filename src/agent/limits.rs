@@ -45,7 +45,8 @@ pub struct WaitOptions {
     /// A hard limit for the whole turn. Default none.
     #[serde(with = "optional_millis", skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Duration>,
-    /// How many steps the model may take. Default 250: on some provider faults the server calls the model without end.
+    /// How many steps the model may take, in the session and, with `OpenCode`, in each subagent. Default 250: on some provider faults the
+    /// server calls the model without end.
     pub max_steps: usize,
     /// What happens to the agent's run when a limit runs out. Default [`TimeoutAction::Abort`].
     pub on_limit: TimeoutAction,
