@@ -15,6 +15,7 @@ use crate::{
     ids::{SessionId, TaskId},
     time::Timestamp,
     transcript::CombinedTranscript,
+    wall_clock::now,
 };
 
 /// Our files beside Claude Code's: one that describes a session, one that its owner holds locked.
@@ -207,6 +208,14 @@ impl Files {
             if last == [b'\n'] { Ok(()) } else { file.write_all(b"\n") }
         };
         end().map_err(|source| ClaudeError::File { path: path.clone(), source })
+    }
+
+    /// Takes a transcript without messages out of the way. A process leaves it that is killed before it has written one, and the executable
+    /// neither begins nor resumes a session that has such a file. Only for a session that nothing works with.
+    pub(super) fn set_aside(&self, session: &SessionId, directory: &Directory) -> Result<(), ClaudeError> {
+        let Some(path) = self.transcript(session, Some(directory)) else { return Ok(()) };
+        let aside = path.with_extension(format!("{}.aside", now().get()));
+        fs::rename(&path, aside).map_err(|source| ClaudeError::File { path, source })
     }
 
     /// Deletes everything of a session.

@@ -150,6 +150,9 @@ impl ClaudeSession {
         let disk = self.read()?;
         let mut arguments: Vec<OsString> = FLAGS.iter().map(OsString::from).collect();
         let resumes = disk.as_ref().is_some_and(ClaudeFiles::has_messages);
+        if disk.is_some() && !resumes {
+            self.shared.files.set_aside(&self.id, &self.directory)?;
+        }
         arguments.push(if resumes { "--resume" } else { "--session-id" }.into());
         arguments.push(self.id.as_str().into());
         arguments.extend(setup.arguments().into_iter().map(OsString::from));

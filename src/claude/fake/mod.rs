@@ -326,8 +326,11 @@ impl World {
         String::from_utf8_lossy(&text).lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    fn knows(&self, session: &str, directory: &str) -> bool {
-        !self.lines(session, directory).is_empty()
+    /// Whether there is a transcript of a session, and whether it has messages.
+    fn knows(&self, session: &str, directory: &str) -> (bool, bool) {
+        let is_message = |line: &Value| line["type"] == "user" || line["type"] == "assistant";
+        let exists = self.transcript(session, directory, None).exists();
+        (exists, self.lines(session, directory).iter().any(is_message))
     }
 
     /// Whether anything of the model's side follows a prompt.

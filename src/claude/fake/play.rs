@@ -43,15 +43,16 @@ pub(super) async fn serve(
 ) -> Halt {
     let exit = |status, words: String| Halt::End(End::Exit(status, words));
     let session = &process.session;
-    match (is_resumed, process.world.knows(session, &process.directory)) {
-        (true, false) => {
+    let (exists, has_messages) = process.world.knows(session, &process.directory);
+    match (is_resumed, exists, has_messages) {
+        (true, _, false) => {
             let words = format!("No conversation found with session ID: {session}");
             process.say(json!({"type": "result", "subtype": "error_during_execution", "is_error": true,
                 "num_turns": 0, "total_cost_usd": 0, "errors": [words]}));
             return exit(1, format!("{words}\n"));
         }
-        (false, true) => return exit(1, format!("Error: Session ID {session} is already in use.\n")),
-        (true, true) | (false, false) => {}
+        (false, true, _) => return exit(1, format!("Error: Session ID {session} is already in use.\n")),
+        (true, _, true) | (false, false, _) => {}
     }
     if let Err(halt) = process.at(ClaudeMoment::Start).await {
         return halt;

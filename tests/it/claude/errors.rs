@@ -10,7 +10,7 @@ use opencode_conductor::{
     test_util::{ClaudeFault, ClaudeMoment, ClaudeScript, ClaudeStep, FakeClaude},
 };
 
-use super::stage::{gone, input, manager, session, soon};
+use super::stage::{LEFT_WITHOUT_MESSAGES, gone, input, manager, session, soon};
 
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
@@ -133,6 +133,24 @@ async fn a_transcript_with_lines_that_cannot_be_read_is_still_gone_on_with() {
             usize::from(!name.contains("unknown")),
             "{name}: the line is told by its place"
         );
+    }
+}
+
+#[tokio::test]
+async fn a_session_whose_process_wrote_no_message_before_it_was_killed_can_be_used() {
+    for left in LEFT_WITHOUT_MESSAGES {
+        let fake = FakeClaude::start().await.unwrap();
+        let manager = manager(fake.options());
+        let id = session(&manager, "/project").await;
+        let path = fake.transcript(id.as_str(), "/project");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, left).unwrap();
+        for words in ["one", "two"] {
+            let prompt = input(&id, &ClaudeScript::text(words));
+            let result = soon(manager.prompt(prompt).into_future()).await.unwrap();
+            assert_eq!(result.answer().as_deref(), Some(words), "{left:?}");
+        }
+        soon(manager.shutdown()).await;
     }
 }
 

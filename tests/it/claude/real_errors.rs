@@ -10,7 +10,7 @@ use opencode_conductor::{
 
 use super::{
     real::Lab,
-    stage::{input, manager, session, soon},
+    stage::{LEFT_WITHOUT_MESSAGES, input, manager, session, soon},
 };
 
 #[tokio::test]
@@ -33,6 +33,28 @@ async fn who_is_not_logged_in_and_who_asks_for_no_such_model_is_told_so() {
     let PromptError::NotStarted { error: Some(failure), .. } = &error else { panic!("{error:?}") };
     assert_eq!(failure.name, "model_not_found");
     assert!(failure.message.contains("no-such-model"), "{failure:?}");
+    soon(manager.shutdown()).await;
+}
+
+#[tokio::test]
+async fn a_real_session_that_was_left_without_messages_can_be_used() {
+    let Some(lab) = Lab::find().await else { return };
+    let manager = manager(lab.options());
+    // Where its sessions are.
+    let id = session(&manager, &lab.project()).await;
+    soon(manager.prompt(input(&id, &ClaudeScript::text("before"))).into_future()).await.unwrap();
+    let projects = std::fs::read_dir(lab.root.path().join("config/projects")).unwrap();
+    let projects = projects.flatten().map(|entry| entry.path());
+    let project = projects.into_iter().find(|path| path.join(format!("{id}.jsonl")).exists()).unwrap();
+    soon(manager.delete(&id)).await.unwrap();
+    for left in LEFT_WITHOUT_MESSAGES {
+        let id = session(&manager, &lab.project()).await;
+        std::fs::write(project.join(format!("{id}.jsonl")), left).unwrap();
+        let result =
+            soon(manager.prompt(input(&id, &ClaudeScript::text("after"))).into_future()).await.unwrap();
+        assert_eq!(result.answer().as_deref(), Some("after"), "{left:?}");
+        soon(manager.delete(&id)).await.unwrap();
+    }
     soon(manager.shutdown()).await;
 }
 

@@ -12,6 +12,12 @@ use opencode_conductor::{
 /// How long a test waits for something that must happen.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// What a process may leave of a transcript that is killed before it has written a message.
+pub(crate) const LEFT_WITHOUT_MESSAGES: [&str; 2] = [
+    "",
+    "{\"type\":\"queue-operation\",\"operation\":\"enqueue\",\"timestamp\":\"2026-11-18T13:00:00.000Z\",\"content\":\"do it\"}\n",
+];
+
 /// Fails the test instead of hanging.
 pub(crate) async fn soon<T: Debug>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.expect("happens in time")
