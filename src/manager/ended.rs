@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     PromptError, PromptExecutionResult, PromptSubmission,
     inner::{Inner, agent_error},
-    queue::AbortCall,
+    queue::{AbortCall, Permit},
     result::AskedSession,
     session::Session,
 };
@@ -173,6 +173,14 @@ pub(super) async fn answer_aborts(session: &Session, calls: Vec<AbortCall>, repo
         None => session.agent.abort().await,
     };
     answer(calls, &report);
+}
+
+/// Lets the next prompt have its turn. Calls that want aborted what had it before are answered first, since they do not mean the next.
+pub(super) async fn pass_on(session: &Session, mut permit: Permit, report: Option<&AbortReport>) {
+    while let Err((unanswered, calls)) = permit.pass_on() {
+        answer_aborts(session, calls, report.cloned()).await;
+        permit = unanswered;
+    }
 }
 
 pub(super) fn answer(calls: Vec<AbortCall>, report: &AbortReport) {

@@ -12,7 +12,7 @@ use tracing::{Span, field::display, info, warn};
 
 use super::{
     PromptError, PromptExecutionResult, PromptInput, SessionError, WhenBusy,
-    ended::{answer, answer_aborts},
+    ended::{answer, answer_aborts, pass_on},
     host::{Host, TurnState},
     inner::{Inner, check_same_directory},
     queue::{AbortCall, Permit, Place, Ticket},
@@ -217,7 +217,7 @@ impl Run<'_> {
 
     /// Lets the next prompt have its turn. Calls that want this one aborted are answered before, since they do not mean the next.
     async fn leave(&self, admitted: Admitted, mut aborts: AbortCalls) {
-        let Admitted { mut permit, session, .. } = admitted;
+        let Admitted { permit, session, .. } = admitted;
         aborts.close();
         while let Ok(call) = aborts.try_recv() {
             session.queue.abort(call);
@@ -231,10 +231,7 @@ impl Run<'_> {
             }
             return place.put(permit);
         }
-        while let Err((unanswered, calls)) = permit.pass_on() {
-            answer_aborts(&session, calls, None).await;
-            permit = unanswered;
-        }
+        pass_on(&session, permit, None).await;
     }
 
     /// Its session, and the task that this belongs to, as far as is known.

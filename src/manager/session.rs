@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{oneshot, watch};
 
 use super::{
-    ended::answer,
+    ended::pass_on,
     policy::{OwnPolicies, Policies},
     queue::{AbortCall, PromptQueue},
     updates::{Update, UpdateSender},
@@ -110,19 +110,17 @@ impl Session {
             None => None,
         };
         let report = self.agent.abort().await;
-        let mut held = permit;
-        while let Some(permit) = held.take() {
-            if let Err((unanswered, calls)) = permit.pass_on() {
-                answer(calls, &report);
-                held = Some(unanswered);
-            }
+        if let Some(permit) = permit {
+            pass_on(self, permit, Some(&report)).await;
         }
         report
     }
 
-    /// Remembers a turn that is given up while the agent goes on with it.
+    /// Remembers a turn, if there is one, that is given up while the agent goes on with it.
     pub(super) fn leave_open(&self, record: Option<TurnRecord>) {
-        *lock(&self.left_open) = record;
+        if record.is_some() {
+            *lock(&self.left_open) = record;
+        }
     }
 
     /// The turn that was given up, if there is one; it is not remembered any longer.

@@ -622,6 +622,30 @@ async fn a_turn_that_is_sent_away_before_it_goes_on_says_how_far_it_got() {
 }
 
 #[tokio::test]
+async fn a_turn_that_was_left_is_closed_although_a_prompt_failed_before_it_began() {
+    let fake = FakeOpenCode::start_with(quick()).await.unwrap();
+    let memory = MemoryStore::default();
+    let manager = builder(&fake, Arc::new(memory.another_handle())).build();
+    let session = create(&manager, "task").await;
+    let left = manager.prompt(input(&session, &gated_text("gate", "one"))).start();
+    soon(fake.wait_at("gate")).await;
+    drop(left);
+    soon(async {
+        while manager.statistics().turns.given_up < 1 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    fake.inject(Route::Status, Fault::Status(401));
+    let error = soon(manager.prompt(input(&session, &texts("never"))).into_future()).await.unwrap_err();
+    assert!(matches!(error, PromptError::Unauthorized { delivery: Delivery::NotSent, .. }), "{error:?}");
+    fake.open_gate("gate");
+    let next = soon(manager.prompt(input(&session, &texts("two"))).into_future()).await.unwrap();
+    assert_eq!(next.answer().as_deref(), Some("two"));
+    assert!(memory.open_turns().is_empty());
+}
+
+#[tokio::test]
 async fn a_task_that_was_forgotten_can_have_another_session_at_once() {
     let fake = FakeOpenCode::start_with(quick()).await.unwrap();
     let memory = MemoryStore::default();
